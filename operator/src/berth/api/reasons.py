@@ -1,0 +1,106 @@
+"""Which reasons can a condition, an Event, a refusal or a log line carry? Every one exists here once."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """The reason of a Model's ``Ready`` condition: the STATE column that people read."""
+
+    DOWN = "Down"
+    WAITING = "Waiting"
+    FETCHING = "Fetching"
+    STARTING = "Starting"
+    UP = "Up"
+    STOPPING = "Stopping"
+    HELD = "Held"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Why something is refused, delayed, failed or done."""
+
+    # Refusals of the planner: nothing is started.
+    MEMORY = "Memory"
+    HOST_MEMORY = "HostMemory"
+    NEVER_FITS = "InsufficientCapacity"
+    ONLY_PINNED = "NoEvictableModel"
+    BUSY = "RunnersBusy"
+    NO_NODE = "NoMatchingNode"
+    NO_DEVICE = "NoMatchingDevice"
+    CPU_NOT_ALLOWED = "CPURunnersNotAllowed"
+    NODE_NOT_READY = "NodeNotReady"
+    NO_AGENT = "AgentNotReady"
+    EXCLUDED = "RecentlyFailedHere"
+    LOAD_IN_PROGRESS = "LoadInProgress"
+    HELD = "Held"
+    CAP = "MaxRunners"
+    SETTLING = "Settling"
+    NEEDS_UNKNOWN = "NeedsUnknown"
+    UNTRUSTED_PATH = "HostPathNotAllowed"
+    # Of a Model.
+    ACCEPTED = "Accepted"
+    SUSPENDED = "Suspended"
+    IDLE = "Idle"
+    UNLOADED = "UnloadedByHand"
+    DUPLICATE_ID = "DuplicateId"
+    PROFILE_NOT_FOUND = "ProfileNotFound"
+    SECRET_NOT_FOUND = "SecretNotFound"
+    CONTEXT_TOO_LONG = "ContextTooLong"
+    UNSUPPORTED = "Unsupported"
+    READING_HEADER = "ReadingHeader"
+    INVALID_HEADER = "InvalidHeader"
+    INTERNAL_ERROR = "InternalError"
+    # Of a source.
+    SOURCE_UNAUTHORIZED = "SourceUnauthorized"
+    SOURCE_NOT_FOUND = "SourceNotFound"
+    SOURCE_UNREACHABLE = "SourceUnreachable"
+    SOURCE_FORBIDDEN = "SourceForbidden"
+    SOURCE_CHANGED = "SourceChanged"
+    SOURCE_TOO_SLOW = "SourceTooSlow"
+    MISSING_SHARD = "MissingShard"
+    HASH_MISMATCH = "HashMismatch"
+    DISK_FULL = "DiskFull"
+    # Of a runner.
+    PREPARING = "Preparing"
+    RESERVED = "Reserved"
+    ADMITTED = "Admitted"
+    STARTING = "Starting"
+    UP = "Up"
+    DRAINING = "Draining"
+    CRASHED = "CrashLoop"
+    OOM_KILLED = "OOMKilled"
+    NO_MEMORY = "NoMemory"
+    HUNG = "Hung"
+    KILLED = "KilledByHand"
+    IMAGE_PULL = "ImagePull"
+    UNSCHEDULABLE = "Unschedulable"
+    ADMISSION_ERROR = "UnexpectedAdmissionError"
+    EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
+    BAD_FLAGS = "BadFlags"
+    MISSING_FILE = "MissingFile"
+    WRONG_DEVICE = "WrongDevice"
+    LOAD_TIMEOUT = "LoadTimeout"
+    EPOCH = "StaleEpoch"
+    # Why a runner is drained.
+    MAKE_ROOM = "MakeRoom"
+    REPLACED = "Replaced"
+    SCALED_DOWN = "ScaledDown"
+    NODE_DRAINED = "NodeDrained"
+    DELETED = "Deleted"
+    # Of a hold.
+    RELEASED = "Released"
+    EXPIRED = "Expired"
+
+
+class ConditionType(StrEnum):
+    """The conditions of Berth's kinds; ``Ready`` is computed from the others in one place."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+    HEADER_READ = "HeaderRead"
+    PLACED = "Placed"
+    ID_UNIQUE = "IdUnique"
+    HELD = "Held"
+    RELEASED = "Released"
+    EXPIRED = "Expired"

@@ -1,0 +1,188 @@
+"""Runner: one loaded copy of a model, and the entry of the ledger that says what it holds."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from berth.api.meta import (
+    ByteCount,
+    Conditions,
+    Count,
+    EnvVar,
+    Labels,
+    Long,
+    Name,
+    Resource,
+    SecretKeyRef,
+    Short,
+    Text,
+    Time,
+    Toleration,
+    Wire,
+)
+from berth.api.model import FileFact
+from berth.api.profile import ComputeResources, PodTemplate
+
+DeviceId = Annotated[str, Field(max_length=140)]
+Seconds = Annotated[int, Field(ge=0, le=10_000_000)]
+Epoch = Annotated[int, Field(ge=0)]
+
+
+class DeviceClaim(Wire):
+    """Bytes of one device, by UUID."""
+
+    device: DeviceId
+    index: Annotated[int, Field(ge=0, le=1024)] = 0
+    memory: ByteCount
+
+
+class Claim(Wire):
+    """What a runner may hold at its worst. ``host`` includes file pages that it reads repeatedly."""
+
+    host: ByteCount = 0
+    host_file_pages: ByteCount = 0
+    devices: Annotated[list[DeviceClaim], Field(max_length=64)] = []
+    disk: ByteCount = 0
+
+
+class ModelRef(Wire):
+    name: Name
+    uid: Annotated[str, Field(max_length=64)]
+    generation: int = 0
+
+
+class DrainOrder(Wire):
+    reason: Annotated[str, Field(max_length=64)]
+    since: Time
+    deadline: Time
+    """A drain past its deadline may cut answers: deletions by hand and of Models only."""
+
+
+class Mount(Wire):
+    """Where the files come from when they are not fetched: a directory of the node or a claim."""
+
+    host_path: Annotated[str, Field(max_length=1024)] | None = None
+    persistent_volume_claim: Name | None = None
+
+
+class RunnerSpec(Wire):
+    model_ref: ModelRef
+    profile: Short = ""
+    ordinal: Count = 0
+    attempt: Count = 0
+    epoch: Epoch = 0
+    pass_id: Annotated[str, Field(max_length=64)] = ""
+    stage: Literal["Preparing", "Reserved"] = "Preparing"
+    """Preparing claims disk only and has touched nobody; Reserved holds its whole claim."""
+    node_name: Name
+    claim: Claim = Claim()
+    files: Annotated[list[FileFact], Field(max_length=256)] = []
+    mount: Mount | None = None
+    token_secret_ref: SecretKeyRef | None = None
+    runtime: Annotated[str, Field(max_length=63)] = "llamacpp"
+    image: Annotated[str, Field(max_length=512)] = ""
+    command: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=256)] = []
+    env: Annotated[list[EnvVar], Field(max_length=128)] = []
+    port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    context_length: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    settings_hash: Annotated[str, Field(max_length=64)] = ""
+    load_timeout_seconds: Seconds = 900
+    hang_timeout_seconds: Seconds = 120
+    drain_timeout_seconds: Seconds = 300
+    tolerations: Annotated[list[Toleration], Field(max_length=64)] = []
+    node_selector: Labels = {}
+    resources: ComputeResources | None = None
+    pod_template: PodTemplate | None = None
+    drain: DrainOrder | None = None
+
+
+class FetchStatus(Wire):
+    state: Literal["Pending", "Fetching", "Verified", "Failed"] = "Pending"
+    done: ByteCount = 0
+    total: ByteCount = 0
+    rate: ByteCount = 0
+    """Bytes per second over the last moments."""
+    reason: Annotated[str, Field(max_length=64)] | None = None
+    message: Text | None = None
+
+
+class Admission(Wire):
+    """The agent's word that the memory is really there, for one pass, until ``expiresAt``."""
+
+    state: Literal["Admitted", "Refused"]
+    at: Time
+    expires_at: Time
+    pass_id: Annotated[str, Field(max_length=64)]
+    need: ByteCount = 0
+    have: ByteCount = 0
+    reason: Annotated[str, Field(max_length=64)] | None = None
+    message: Text | None = None
+
+
+class Health(Wire):
+    state: Literal["Unknown", "Starting", "Ready", "Silent", "Hung"] = "Unknown"
+    busy: Count = 0
+    """Requests that the engine works on or holds, as the engine tells; 0 when it does not answer."""
+    since: Time = ""
+    served: Annotated[int, Field(ge=0)] = 0
+    prompt_tokens: Annotated[int, Field(ge=0)] = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+    failed_checks: Count = 0
+
+
+class DeviceUse(Wire):
+    device: DeviceId
+    used: ByteCount = 0
+    peak: ByteCount = 0
+
+
+class MemoryUse(Wire):
+    """What the runner holds, by cgroup and NVML. A figure that cannot be measured is left out."""
+
+    host: ByteCount | None = None
+    host_peak: ByteCount | None = None
+    devices: Annotated[list[DeviceUse], Field(max_length=64)] = []
+
+
+class Quiet(Wire):
+    """Since when nothing is in hand, and which drain order (its ``since``) that was seen under."""
+
+    since: Time
+    drain_seen: Time
+
+
+class AgentStatus(Wire):
+    """The subtree that the node's agent writes, whole each time."""
+
+    epoch: Epoch | None = None
+    fetch: FetchStatus | None = None
+    admission: Admission | None = None
+    health: Health | None = None
+    memory: MemoryUse | None = None
+    quiet: Quiet | None = None
+
+
+class LastExit(Wire):
+    reason: Annotated[str, Field(max_length=64)]
+    exit_code: int | None = None
+    message: Long = ""
+    at: Time = ""
+
+
+class RunnerStatus(Wire):
+    agent: AgentStatus | None = None
+    conditions: Conditions = []
+    state: Annotated[str, Field(max_length=32)] = ""
+    pod: Name | None = None
+    address: Annotated[str, Field(max_length=128)] | None = None
+    started: Time | None = None
+    up_since: Time | None = None
+    load_seconds: Seconds | None = None
+    last_exit: LastExit | None = None
+
+
+class Runner(Resource):
+    kind: Literal["Runner"] = "Runner"
+    spec: RunnerSpec
+    status: RunnerStatus = RunnerStatus()
