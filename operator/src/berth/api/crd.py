@@ -135,7 +135,7 @@ def _with_children(out: Schema, node: Schema, definitions: Schema) -> Schema:
 
 def _without_defaults(node: Schema) -> Schema:
     """A status node with nothing required (but list map keys) and nothing defaulted."""
-    out = {k: v for k, v in node.items() if k not in ("default",)}
+    out = {k: v for k, v in node.items() if k != "default"}
     keys = out.get("x-kubernetes-list-map-keys")
     if "properties" in out:
         out["properties"] = {k: _without_defaults(v) for k, v in out["properties"].items()}

@@ -85,7 +85,7 @@ def timestamp(moment: float) -> str:
 
 def moment_of(stamp: str) -> float:
     """Seconds since the epoch of an RFC 3339 stamp; raises ValueError on anything else."""
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 class Wire(BaseModel):

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from berth.api.meta import Resource
-from berth.kube.client import ApiError, ApiUnreachable, Kube, Object
+from berth.kube.client import ApiError, ApiUnreachableError, Kube, Object
 from berth.kube.refs import Ref, ref_of
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Cache(Generic[T]):
                     self.healthy_since = None
                     log.warning("watch of %s failed: %s", self._ref.plural, err)
                     delay = await _back_off(delay)
-            except ApiUnreachable as err:
+            except ApiUnreachableError as err:
                 self.healthy_since = None
                 log.warning("watch of %s: API server away: %s", self._ref.plural, err)
                 delay = await _back_off(delay)

@@ -44,7 +44,7 @@ class ApiError(Exception):
         return self.status == 410
 
 
-class ApiUnreachable(Exception):
+class ApiUnreachableError(Exception):
     """The API server did not answer."""
 
 
@@ -233,7 +233,7 @@ class Kube:
             if response.status >= 400:
                 raise _api_error(response.status, await _json_or_text(response))
         except (TimeoutError, aiohttp.ClientError, OSError) as err:
-            raise ApiUnreachable(f"{method} {path}: {err or type(err).__name__}") from err
+            raise ApiUnreachableError(f"{method} {path}: {err or type(err).__name__}") from err
         return response
 
 
@@ -247,7 +247,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             if line.strip():
                 yield line
     except (TimeoutError, aiohttp.ClientError, OSError) as err:
-        raise ApiUnreachable(f"watch broke off: {err or type(err).__name__}") from err
+        raise ApiUnreachableError(f"watch broke off: {err or type(err).__name__}") from err
 
 
 async def _json_or_text(response: aiohttp.ClientResponse) -> Object:

@@ -4,7 +4,7 @@ import os
 import uuid
 from typing import Any
 
-from berth.kube.client import ApiError, ApiUnreachable, Kube
+from berth.kube.client import ApiError, ApiUnreachableError, Kube
 from berth.kube.refs import EVENTS
 
 
@@ -48,6 +48,6 @@ async def emit(
     }
     try:
         await kube.create(EVENTS, body, namespace)
-    except (ApiError, ApiUnreachable):
+    except (ApiError, ApiUnreachableError):
         return False
     return True

@@ -1,0 +1,1 @@
+"""What should change? Pure functions of one snapshot of the cluster; see README.md beside this file."""
