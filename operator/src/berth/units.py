@@ -20,14 +20,8 @@ _BINARY = {
     "Pi": 1 << 50,
     "Ei": 1 << 60,
 }
-_DECIMAL = {
-    "m": Decimal("0.001"),
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "E": 10**18,
+_DECIMAL = {"m": Decimal("0.001")} | {
+    letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)
 }
 _QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(?:([KMGTPE]i)B?|([mkMGTPE])B?|B)?$")
 

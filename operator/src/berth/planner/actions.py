@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from berth.api.reasons import Reason, State
 from berth.planner.state import Claim, Need
+from berth.reasons import Reason, State
 from berth.units import Bytes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from berth.api.reasons import Reason
+from berth.reasons import Reason
 from berth.units import Bytes
 
 HOST = "host"

@@ -1,0 +1,105 @@
+"""Which settings does Berth read, with which default, and why that default?
+
+The one registry: every program reads its settings here, from environment variables named
+``BERTH_…`` (the chart writes them), and a test fails when anything reads the environment another
+way. ``berth settings`` prints what is in effect.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from berth.units import Bytes, parse_duration, parse_quantity
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. ``unit`` is text, duration, bytes, number, list or flag."""
+
+    name: str
+    default: str
+    unit: str
+    read_by: str
+    what: str
+    why: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that carries it."""
+        return f"BERTH_{self.name}"
+
+
+REGISTRY: tuple[Setting, ...] = (
+    Setting("NAMESPACE", "berth-system", "text", "all", "namespace of Berth's own objects", "the chart's default"),
+    Setting("POD_NAME", "", "text", "all", "name of this pod, for leases and field managers", "the downward API fills it"),
+    Setting("NODE_NAME", "", "text", "agent", "node that this agent owns", "the downward API fills it"),
+    Setting("LOG_LEVEL", "info", "text", "all", "log level, passed on to runners", "a line per thing that happened"),
+    Setting("IDLE_TIMEOUT", "30m", "duration", "controller", "idle time before an unload, for Models that leave it out; 0: never", "long enough for a pause in a chat"),
+    Setting("DEVICE", "auto", "text", "controller", "device of Models that leave it out", "a GPU where there is one"),
+    Setting("CONTEXT_LENGTH", "4096", "number", "controller", "context per request when neither Model nor Profile say", "a chat fits; the trained window can cost more than the weights"),
+    Setting("IMAGE_LLAMACPP_CPU", "", "text", "controller", "runner image of llama.cpp on CPUs", "the chart pins it"),
+    Setting("IMAGE_LLAMACPP_CUDA", "", "text", "controller", "runner image of llama.cpp on CUDA GPUs", "the chart pins it"),
+    Setting("RUNTIME_CLASS", "", "text", "controller", "runtime class of runner pods that get a GPU", "empty: the node's default runtime"),
+    Setting("HF_ENDPOINT", "https://huggingface.co", "text", "controller, agent", "the hub that huggingFace sources name", "the public hub"),
+    Setting("SOURCE_ALLOW", "", "list", "controller, agent", "hosts and CIDRs that sources may reach although private", "empty: no Model can make Berth call inside the cluster"),
+    Setting("STORE_ROOT", "/var/lib/berth", "text", "agent, controller", "folder of the node that holds fetched files", "survives the pod"),
+    Setting("PASS_DEBOUNCE", "50ms", "duration", "controller", "quiet time before a planning pass", "a burst of events makes one pass"),
+    Setting("DRAIN_QUIET", "2s", "duration", "controller", "quiet time before a draining runner is stopped", "a request on its way still arrives"),
+    Setting("HEALTHY_BEFORE_UNLOAD", "90s", "duration", "controller", "how long watches must be healthy before anything idle is unloaded", "missing reports of use must not look like idleness"),
+    Setting("LEASE_DURATION", "15s", "duration", "controller", "how long a leader's lease lasts unrenewed", "Kubernetes' own default for its controllers"),
+    Setting("RESTART_BACKOFF_MAX", "60s", "duration", "controller", "longest pause between restarts of a crashing runner", "a fixed model is back within a minute"),
+    Setting("FAIRNESS_WINDOW", "60s", "duration", "controller", "how long a busy model may keep a waiting one out", "bounds both thrash and waits"),
+    Setting("HOST_RESERVE", "1Gi", "bytes", "controller, agent", "host memory kept free where no Residency says", "the node's own daemons"),
+    Setting("QUEUE_LIMIT", "1000", "number", "gateway", "requests that may wait for one model in one gateway", "bounds memory; more is 429"),
+    Setting("QUEUE_TIMEOUT", "900s", "duration", "gateway", "longest wait of one request for its model", "as long as a load may take"),
+    Setting("NONSTREAM_WAIT", "600s", "duration", "gateway", "longest wait of a request without a stream", "clients' own read timeout is ten minutes"),
+    Setting("KEEPALIVE", "10s", "duration", "gateway", "pause between keepalive frames on a waiting stream", "load balancers cut at 60 s"),
+    Setting("BODY_LIMIT", "32Mi", "bytes", "gateway", "largest request body", "images in base64 fit"),
+    Setting("PORT", "8080", "number", "gateway", "port that the gateway listens on", "not privileged"),
+    Setting("HEALTH_PORT", "8081", "number", "controller, agent", "port of /healthz, /readyz and /metrics", "not privileged"),
+    Setting("PROBE_INTERVAL", "5s", "duration", "agent", "pause between health checks of a runner", "C1"),
+    Setting("DRAIN_PROBE_INTERVAL", "250ms", "duration", "agent", "pause between looks at a draining runner", "a drain ends soon after the last answer"),
+    Setting("ADMISSION_TTL", "60s", "duration", "agent", "how long an admission lasts", "memory measured earlier says little"),
+    Setting("DISK_RESERVE", "2Gi", "bytes", "agent", "disk kept free by fetches", "the node's own logs and images"),
+)  # fmt: skip
+
+_BY_NAME = {setting.name: setting for setting in REGISTRY}
+
+
+class Settings:
+    """The settings in effect, by name. Raises KeyError for a name that is not registered."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+
+    def text(self, name: str) -> str:
+        setting = _BY_NAME[name]
+        return self._environment.get(setting.variable) or setting.default
+
+    def seconds(self, name: str) -> float:
+        return parse_duration(self.text(name))
+
+    def bytes(self, name: str) -> Bytes:
+        return parse_quantity(self.text(name))
+
+    def number(self, name: str) -> int:
+        return int(self.text(name))
+
+    def items(self, name: str) -> list[str]:
+        """A list, written with commas."""
+        return [part.strip() for part in self.text(name).split(",") if part.strip()]
+
+    def describe(self) -> list[dict[str, str]]:
+        """Every setting with its value in effect, for people and tests."""
+        return [
+            {
+                "name": s.variable,
+                "value": self.text(s.name),
+                "default": s.default,
+                "unit": s.unit,
+                "readBy": s.read_by,
+                "what": s.what,
+                "why": s.why,
+            }
+            for s in REGISTRY
+        ]
