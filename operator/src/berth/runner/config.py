@@ -1,0 +1,152 @@
+"""What was the runner told to run? One JSON object, in ``BERTH_RUNNER`` or in a file that it names.
+
+Keys are camelCase as everywhere on the wire. Times are seconds, sizes are bytes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "BERTH_RUNNER"
+"""The environment variable: JSON itself, or ``@/path/to/file`` holding it."""
+
+
+class BadConfigError(Exception):
+    """The configuration is absent or cannot be understood; the text says which key and why."""
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """A file that must be there before the engine starts, with the size that was verified."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class DeviceNeed:
+    """A device that was planned: its NVML UUID and the bytes that must be free on it."""
+
+    uuid: str
+    need: int
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """Everything the runner knows. ``engine`` is an argument list; no shell ever sees it."""
+
+    engine: tuple[str, ...]
+    port: int
+    control_port: int = 8090
+    host: str = "127.0.0.1"
+    """Where the engine is probed; the engine itself listens where its arguments say."""
+    control_host: str = ""
+    """Where the control port listens: every address, so that the kubelet reaches it."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    busy_probe: str = "llamacpp"
+    health_path: str = "/health"
+    host_need: int = 0
+    """Bytes of host memory that must be available just before the engine starts."""
+    devices: tuple[DeviceNeed, ...] = ()
+    files: tuple[FileCheck, ...] = ()
+    drop_cache: tuple[str, ...] = ()
+    """Files whose page cache is dropped once the engine is up: they are not read again."""
+    quiet_s: float = 2.0
+    """How long the engine must have been without work, without a break, to count as quiet."""
+    drain_timeout_s: float = 300.0
+    session_time_s: float = 60.0
+    stop_timeout_s: float = 20.0
+    """From SIGTERM to SIGKILL of the engine."""
+    termination_grace_s: float = 390.0
+    """The pod's grace: the kubelet kills everything when it has passed."""
+    termination_log: str = "/dev/termination-log"
+
+    @property
+    def drain_limit_s(self) -> float:
+        """The longest drain that still leaves time to save sessions and to stop the engine."""
+        rest = self.termination_grace_s - self.session_time_s - self.stop_timeout_s
+        return max(0.0, min(self.drain_timeout_s, rest))
+
+
+_PLAIN = {
+    "port": ("port", int),
+    "controlPort": ("control_port", int),
+    "host": ("host", str),
+    "controlHost": ("control_host", str),
+    "busyProbe": ("busy_probe", str),
+    "healthPath": ("health_path", str),
+    "hostNeed": ("host_need", int),
+    "quiet": ("quiet_s", float),
+    "drainTimeout": ("drain_timeout_s", float),
+    "sessionTime": ("session_time_s", float),
+    "stopTimeout": ("stop_timeout_s", float),
+    "terminationGrace": ("termination_grace_s", float),
+    "terminationLog": ("termination_log", str),
+}
+"""Wire key → (field, type) of the settings that are one number or one string."""
+
+_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache"})
+
+
+def load_config(environment: Mapping[str, str]) -> RunnerConfig:
+    """The configuration named by ``BERTH_RUNNER``. Raises BadConfigError."""
+    text = environment.get(VARIABLE, "")
+    if not text:
+        raise BadConfigError(f"{VARIABLE} is not set")
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except OSError as err:
+            raise BadConfigError(f"{VARIABLE} names {text[1:]}: {err.strerror}") from err
+    return parse_config(text)
+
+
+def parse_config(text: str) -> RunnerConfig:
+    """The configuration of one JSON text. Raises BadConfigError naming the key at fault."""
+    try:
+        data = json.loads(text)
+    except ValueError as err:
+        raise BadConfigError(f"{VARIABLE} is not JSON: {err}") from err
+    if not isinstance(data, dict):
+        raise BadConfigError(f"{VARIABLE} is not a JSON object")
+    unknown = sorted(set(data) - _KEYS)
+    if unknown:
+        # A misspelt key must not silently mean its default: these settings guard memory.
+        raise BadConfigError(f"{VARIABLE} has unknown keys: {', '.join(unknown)}")
+    try:
+        return _typed(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise BadConfigError(f"{VARIABLE}: {type(err).__name__}: {err}") from err
+
+
+def _typed(data: dict[str, Any]) -> RunnerConfig:
+    plain = {name: kind(data[key]) for key, (name, kind) in _PLAIN.items() if key in data}
+    engine = tuple(str(word) for word in data["engine"])
+    if not engine or isinstance(data["engine"], str):
+        raise ValueError("engine must be a list of arguments, program first")
+    return RunnerConfig(
+        engine=engine,
+        env={str(key): str(value) for key, value in data.get("env", {}).items()},
+        devices=tuple(DeviceNeed(str(d["uuid"]), int(d["need"])) for d in data.get("devices", ())),
+        files=tuple(FileCheck(str(f["path"]), int(f["size"])) for f in data.get("files", ())),
+        drop_cache=tuple(str(path) for path in data.get("dropCache", ())),
+        **plain,
+    )
+
+
+def render_config(config: RunnerConfig) -> str:
+    """The JSON that `parse_config` reads back to an equal value; for whoever writes the pod."""
+    plain = {key: getattr(config, name) for key, (name, _) in _PLAIN.items()}
+    return json.dumps(
+        {
+            "engine": list(config.engine),
+            "env": dict(config.env),
+            "devices": [{"uuid": d.uuid, "need": d.need} for d in config.devices],
+            "files": [{"path": f.path, "size": f.size} for f in config.files],
+            "dropCache": list(config.drop_cache),
+            **plain,
+        },
+        separators=(",", ":"),
+    )
