@@ -1,0 +1,3 @@
+module berth.dev/tests/cluster/tools/pause
+
+go 1.26.0
