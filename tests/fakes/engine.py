@@ -386,13 +386,17 @@ def _runner(
     app.router.add_route("*", "/{path:.*}", answer)
     # Cancellation on disconnect is what frees the slot of a client that went away.
     return web.AppRunner(
-        app, keepalive_timeout=keep_alive_s, handler_cancellation=True, access_log=None
+        app,
+        keepalive_timeout=keep_alive_s,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=0.01,
     )
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int) -> int:
     await runner.setup()
-    site = web.TCPSite(runner, host, port, shutdown_timeout=0.01)
+    site = web.TCPSite(runner, host, port)
     await site.start()
     return runner.addresses[0][1]
 
