@@ -151,9 +151,10 @@ def start(state_dir: Path, settings: Settings) -> ControlPlane:
     _write_kubeconfigs(plane)
     plane.processes.start("etcd", _etcd_command(plane))
     plane.processes.start("kube-apiserver", _apiserver_command(plane))
+    # Not before their rights exist: the controller manager ends for good when it is refused.
+    plane.wait_ready()
     for component in plane.settings.components:
         plane.processes.start(component, _component_command(plane, component))
-    plane.wait_ready()
     return plane
 
 
@@ -316,6 +317,8 @@ def _component_command(plane: ControlPlane, component: str) -> list[str]:
         f"--service-account-private-key-file={certs.service_account_key(plane.state_dir / 'pki')}",
         f"--service-cluster-ip-range={SERVICE_CIDR}",
         "--use-service-account-credentials=true",
+        # It makes the folder that it is told, which would otherwise lie outside ours.
+        f"--flex-volume-plugin-dir={plane.state_dir / 'volume-plugins'}",
     ]
 
 

@@ -192,7 +192,12 @@ def proxy_config(node: Node, *, kubeconfig: Path) -> dict[str, Any]:
         # Node ports answer on the node's own address, not on the host's others.
         "nodePortAddresses": [f"{node.network.address}/32"],
         # The limits of connection tracking are the host's, not ours to change.
-        "conntrack": {"maxPerCore": 0, "min": 0},
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
         "oomScoreAdj": 0,
     }
 
