@@ -1,0 +1,1 @@
+"""What can a person ask of Berth on the command line? ``berth`` and ``kubectl berth``."""

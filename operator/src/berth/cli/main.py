@@ -1,0 +1,57 @@
+"""Which commands are there? The one table; a command's module is imported when it is called.
+
+So `berth fit` needs no Kubernetes client, and an image of one program needs no other's libraries.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+import click
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a command lives, ``module:attribute``, and its line in the list."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "agent": Entry("berth.cli.programs:agent", "Run the agent of one node."),
+    "controller": Entry("berth.cli.programs:controller", "Run the controller."),
+    "doctor": Entry("berth.cli.doctor:doctor", "Check that Berth is installed and answers."),
+    "explain": Entry("berth.cli.explain:explain", "Say why a model is not loaded, with numbers."),
+    "fit": Entry("berth.cli.fit:fit", "Say what a model needs, from its file headers alone."),
+    "gateway": Entry("berth.cli.programs:gateway", "Run the OpenAI endpoint."),
+    "kill": Entry("berth.cli.load:kill", "Kill a runner; the same as a crash."),
+    "load": Entry("berth.cli.load:load", "Load a model and wait until it is up."),
+    "models": Entry("berth.cli.models:models", "List every model with its state."),
+    "settings": Entry("berth.cli.settings:settings", "Show every setting and what is in effect."),
+    "unload": Entry("berth.cli.load:unload", "Unload a model and wait until it is gone."),
+    "version": Entry("berth.cli.version:version", "Show the release of this command."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in sorted(COMMANDS)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Berth gives language models a berth: a node, a device, so many bytes."""

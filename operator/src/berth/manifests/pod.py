@@ -1,0 +1,281 @@
+"""Which pod runs a Runner's engine?
+
+One pod of one container, bound to its node by required affinity so that the scheduler still
+judges it, with no right that Pod Security's ``restricted`` would refuse but the read-only
+``hostPath`` of its files. ``docs/design/0001-objects-and-flow.md`` says who reads what of it.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from berth.api.meta import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_SPEC_HASH,
+    GROUP,
+    LABEL_MANAGED,
+    LABEL_RUNNER,
+    LABEL_RUNNER_UID,
+    bytes_of,
+)
+from berth.api.profile import ComputeResources, PodTemplate
+from berth.api.runner import Runner
+from berth.manifests.names import Object, model_labels, owner_reference
+from berth.units import GiB, MiB
+
+CONTAINER = "engine"
+MODELS_PATH = "/models"
+"""Where the container finds the files of ``spec.files``."""
+CONTROL_PORT = 8090
+SESSION_S = 60
+"""What a drain may take for saving sessions, after its own timeout."""
+STOP_S = 20
+"""From SIGTERM to SIGKILL of the engine."""
+GRACE_EXTRA_S = SESSION_S + 30
+_USER = 65532
+"""Any number but 0 will do; this one is what images without a user of their own agree on."""
+_TMP = {"sizeLimit": str(4 * GiB)}
+"""The only folder that an engine can write to; bounded, for it is the node's disk."""
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """What every runner pod of a cluster shares. Empty texts leave the field out."""
+
+    store_root: str = "/var/lib/berth"
+    runtime_class: str = ""
+    """Of pods that get a GPU."""
+    service_account: str = ""
+    priority_class: str = "berth-runner"
+    log_level: str = "info"
+    quiet_s: float = 2.0
+
+
+_DEFAULTS = PodSettings()
+
+
+def runner_pod(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
+    """The pod of a Runner: same name and namespace, owned by it."""
+    template = runner.spec.pod_template or PodTemplate()
+    spec = _spec(runner, settings, template)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": runner.metadata.name,
+            "namespace": runner.metadata.namespace,
+            "labels": _allowed(template.labels) | _labels(runner),
+            "annotations": _allowed(template.annotations)
+            | {
+                ANNOTATION_CLAIM: _compact(runner.spec.claim.wire()),
+                ANNOTATION_SPEC_HASH: spec_hash(spec),
+            },
+            "ownerReferences": [owner_reference(runner)],
+        },
+        "spec": spec,
+    }
+
+
+def spec_hash(spec: Object) -> str:
+    """16 hex digits over a desired spec; the order of keys does not matter. Live fields never enter."""
+    return hashlib.sha256(_compact(spec).encode()).hexdigest()[:16]
+
+
+def grace_seconds(runner: Runner) -> int:
+    """``terminationGracePeriodSeconds``: the drain, the sessions, and time to stop the engine."""
+    return runner.spec.drain_timeout_seconds + GRACE_EXTRA_S
+
+
+def control_port(runner: Runner) -> int:
+    """The port of the runner program's own ``/health``; out of the engine's way."""
+    return CONTROL_PORT if runner.spec.port != CONTROL_PORT else CONTROL_PORT + 1
+
+
+def runner_config(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
+    """What ``BERTH_RUNNER`` says; ``berth.runner.config`` reads it."""
+    spec = runner.spec
+    return {
+        "engine": list(spec.command),
+        "port": spec.port,
+        "controlPort": control_port(runner),
+        "env": {variable.name: variable.value for variable in spec.env},
+        "busyProbe": spec.runtime,
+        "hostNeed": spec.claim.host,
+        "devices": [{"uuid": d.device, "need": d.memory} for d in spec.claim.devices],
+        # A size that nobody could tell beforehand cannot be compared.
+        "files": [
+            {"path": f"{MODELS_PATH}/{file.name}", "size": file.size}
+            for file in spec.files
+            if file.size
+        ],
+        "dropCache": _read_once(runner),
+        "quiet": settings.quiet_s,
+        "drainTimeout": spec.drain_timeout_seconds,
+        "sessionTime": SESSION_S,
+        "stopTimeout": STOP_S,
+        "terminationGrace": grace_seconds(runner),
+    }
+
+
+def _read_once(runner: Runner) -> list[str]:
+    """Files that the engine has copied once it is up; with claimed file pages it maps them."""
+    if runner.spec.claim.host_file_pages:
+        return []
+    return [f"{MODELS_PATH}/{file.name}" for file in runner.spec.files]
+
+
+def _spec(runner: Runner, settings: PodSettings, template: PodTemplate) -> Object:
+    spec: Object = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace_seconds(runner),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": _affinity(runner.spec.node_name, template.affinity or {}),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(runner, settings)],
+        "volumes": [_models_volume(runner, settings), {"name": "tmp", "emptyDir": _TMP}],
+    }
+    return spec | _placement(runner, template) | _classes(runner, settings, template)
+
+
+def _placement(runner: Runner, template: PodTemplate) -> Object:
+    tolerations = [t.wire() for t in (*runner.spec.tolerations, *template.tolerations)]
+    secrets = [{"name": name} for name in template.image_pull_secrets]
+    return _present(
+        nodeSelector=dict(runner.spec.node_selector),
+        tolerations=tolerations,
+        imagePullSecrets=secrets,
+    )
+
+
+def _classes(runner: Runner, settings: PodSettings, template: PodTemplate) -> Object:
+    has_gpu = bool(runner.spec.claim.devices)
+    priority = template.priority_class_name or settings.priority_class
+    return _present(
+        serviceAccountName=settings.service_account,
+        runtimeClassName=template.runtime_class_name or (settings.runtime_class if has_gpu else ""),
+        priorityClassName=priority,
+        # Making room is the planner's work: a class that pre-empts is refused at the API server.
+        preemptionPolicy="Never" if priority else "",
+    )
+
+
+def _affinity(node: str, asked: Object) -> Object:
+    """What the profile asks for, and this node: terms are alternatives, so each gets the node."""
+    this_node = {"key": "metadata.name", "operator": "In", "values": [node]}
+    node_affinity = dict(asked.get("nodeAffinity") or {})
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {
+        "nodeSelectorTerms": [
+            term | {"matchFields": [*term.get("matchFields", []), this_node]}
+            for term in required.get("nodeSelectorTerms") or [{}]
+        ]
+    }
+    return asked | {"nodeAffinity": node_affinity}
+
+
+def _container(runner: Runner, settings: PodSettings) -> Object:
+    return {
+        "name": CONTAINER,
+        "image": runner.spec.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-m", "berth.runner"],
+        "env": _environment(runner, settings),
+        "ports": [
+            {"name": "http", "containerPort": runner.spec.port},
+            {"name": "control", "containerPort": control_port(runner)},
+        ],
+        # The one probe: the node's agent is the one supervisor (no liveness, no start-up probe).
+        "readinessProbe": {
+            "httpGet": {"path": "/health", "port": "control"},
+            "periodSeconds": 1,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "resources": resources(runner),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {"name": "models", "mountPath": MODELS_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _environment(runner: Runner, settings: PodSettings) -> list[Object]:
+    """The container's own variables; a Runner's ``env`` goes to the engine alone, not to the
+    program that guards it nor to the container runtime, which takes devices from here.
+    """
+    devices = ",".join(claim.device for claim in runner.spec.claim.devices)
+    values = {
+        "BERTH_RUNNER": _compact(runner_config(runner, settings)),
+        "BERTH_LOG_LEVEL": settings.log_level,
+        "HOME": "/tmp",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "NVIDIA_VISIBLE_DEVICES": devices or "void",
+        # Engines never fetch for themselves.
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def resources(runner: Runner) -> Object:
+    """Requests and limits: the claim, and 5 % (at least 512 MiB) above it, unless the profile says.
+
+    A profile that names either of the two for memory takes over the limit: none is invented
+    beside a request that somebody chose.
+    """
+    asked = runner.spec.resources or ComputeResources()
+    requests, limits = dict(asked.requests), dict(asked.limits)
+    host = runner.spec.claim.host
+    if "memory" not in requests:
+        if "memory" not in limits:
+            limits["memory"] = str(host + max(host // 20, 512 * MiB))
+        # The API server refuses a request above its limit.
+        requests["memory"] = str(min(host, bytes_of(limits["memory"])))
+    return _present(requests=requests, limits=limits)
+
+
+def _models_volume(runner: Runner, settings: PodSettings) -> Object:
+    """The node's store, a directory of the node, or a claim; the container sees it read-only."""
+    mount = runner.spec.mount
+    if mount is not None and mount.persistent_volume_claim:
+        claim = {"claimName": mount.persistent_volume_claim, "readOnly": True}
+        return {"name": "models", "persistentVolumeClaim": claim}
+    path = mount.host_path if mount is not None else None
+    stored = f"{settings.store_root}/runners/{runner.metadata.uid}"
+    return {"name": "models", "hostPath": {"path": path or stored, "type": "Directory"}}
+
+
+def _labels(runner: Runner) -> dict[str, str]:
+    return model_labels(runner.spec.model_ref.name) | {
+        LABEL_RUNNER: runner.metadata.name,
+        LABEL_RUNNER_UID: runner.metadata.uid,
+    }
+
+
+def _allowed(asked: dict[str, str]) -> dict[str, str]:
+    """A profile's labels or annotations without those that Berth itself reads."""
+    return {
+        key: value
+        for key, value in asked.items()
+        if not key.startswith(f"{GROUP}/") and key != LABEL_MANAGED
+    }
+
+
+def _present(**fields: object) -> Object:
+    """The fields that say something."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
