@@ -1,0 +1,86 @@
+"""The command line of the cluster: `python -m cluster up|down|status|kubeconfig|build|images`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster import build, images, model, whole
+from cluster.problem import Problem
+
+DEFAULT_STATE_DIR = images.CHECKOUT / ".berth"
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    try:
+        COMMANDS[options.command](options)
+    except Problem as problem:
+        print(f"error: {problem.what}\n  to do: {problem.todo}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _up(options: argparse.Namespace) -> None:
+    whole.up(options.state, audit=options.audit)
+
+
+def _down(options: argparse.Namespace) -> None:
+    whole.down(options.state)
+
+
+def _status(options: argparse.Namespace) -> None:
+    cluster = whole.running(options.state)
+    for name in cluster.plane.processes.names():
+        state = "runs" if cluster.plane.processes.is_running(name) else "has ended"
+        print(f"{name:26}{state}")
+    print(cluster.plane.kubectl("get", "nodes,pods", "--all-namespaces"), end="")
+
+
+def _kubeconfig(options: argparse.Namespace) -> None:
+    print(whole.running(options.state).kubeconfig)
+
+
+def _build(options: argparse.Namespace) -> None:
+    for name in options.names or build.PROGRAMS:
+        print(build.binary(build.PROGRAMS[name]))
+
+
+def _images(_: argparse.Namespace) -> None:
+    for image in images.IMAGES:
+        built = images.built(image)
+        print(f"{built.reference} {built.archive}")
+    print(model.gguf())
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "kubeconfig": _kubeconfig,
+    "build": _build,
+    "images": _images,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cluster", description=__doc__)
+    parser.add_argument(
+        "--state", type=Path, default=DEFAULT_STATE_DIR, help="the cluster's folder"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start control plane, node and DNS; changes nothing twice")
+    up.add_argument("--audit", action="store_true", help="log every API request to log/audit.jsonl")
+    commands.add_parser("down", help="end all of it and verify that nothing is left")
+    commands.add_parser("status", help="which programs run, and what the cluster says")
+    commands.add_parser("kubeconfig", help="where the administrator's kubeconfig is")
+    building = commands.add_parser("build", help="build the Go programs, or those named")
+    building.add_argument("names", nargs="*", choices=[*build.PROGRAMS, []], metavar="NAME")
+    commands.add_parser("images", help="build the project's images and fetch the small model")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
