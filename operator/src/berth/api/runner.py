@@ -56,6 +56,8 @@ class DrainOrder(Wire):
     since: Time
     deadline: Time
     """A drain past its deadline may cut answers: deletions by hand and of Models only."""
+    newcomer: Annotated[str, Field(max_length=512)] = ""
+    """``namespace/name`` of the Model that the room is made for; a new leader reads it here."""
 
 
 class Mount(Wire):
