@@ -46,7 +46,10 @@ async def send_file(
         await asyncio.sleep(3600)
     if faults.statuses:
         return web.Response(status=faults.statuses.pop(0))
-    part = choose_part(request.headers.get("Range"), blob.size, faults)
+    asked = request.headers.get("Range")
+    if request.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
+        asked = None  # the client has a part of another version
+    part = choose_part(asked, blob.size, faults)
     head = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream", **headers}
     if faults.no_etag:
         head.pop("ETag", None)
@@ -56,15 +59,15 @@ async def send_file(
         head["Content-Length"] = str(part.end - part.start)
     response = web.StreamResponse(status=part.status, headers=head)
     await response.prepare(request)
-    if request.method != "HEAD":
-        await _send_body(request, response, blob, part, faults)
-    await response.write_eof()
+    if request.method == "HEAD" or await _send_body(request, response, blob, part, faults):
+        await response.write_eof()
     return response
 
 
 async def _send_body(
     request: web.Request, response: web.StreamResponse, blob: Blob, part: Part, faults: Faults
-) -> None:
+) -> bool:
+    """Send the part; False when the connection was cut on purpose."""
     cut = faults.take_cut()
     stop = min(x for x in (cut, faults.hang_after, part.end - part.start) if x is not None)
     sent = 0
@@ -75,12 +78,13 @@ async def _send_body(
         if faults.rate:
             await asyncio.sleep(count / faults.rate)
     if sent == part.end - part.start:
-        return
+        return True
     if cut is not None and request.transport:
         # close() sends what was written; abort() might drop it and make the cut come earlier.
         request.transport.close()
-        raise ConnectionResetError("cut on purpose")
+        return False
     await asyncio.sleep(3600)
+    return False
 
 
 def _piece(blob: Blob, start: int, count: int, faults: Faults) -> bytes:

@@ -1,0 +1,1 @@
+"""What happens on one node? Files, admission of loads, health and quiet of runners, its inventory."""
