@@ -60,6 +60,9 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("PROBE_INTERVAL", "5s", "duration", "agent", "pause between health checks of a runner", "C1"),
     Setting("DRAIN_PROBE_INTERVAL", "250ms", "duration", "agent", "pause between looks at a draining runner", "a drain ends soon after the last answer"),
     Setting("ADMISSION_TTL", "60s", "duration", "agent", "how long an admission lasts", "memory measured earlier says little"),
+    Setting("PROC_ROOT", "/proc", "text", "agent", "where the host's proc file system is mounted", "the agent shares the host's process ids"),
+    Setting("CGROUP_ROOT", "/sys/fs/cgroup", "text", "agent", "where the host's cgroups are mounted", "as on the host; the chart mounts it there"),
+    Setting("HOST_ROOT", "", "text", "agent", "prefix below which host paths that Models name are mounted", "empty: at their own places"),
     Setting("DISK_RESERVE", "2Gi", "bytes", "agent", "disk kept free by fetches", "the node's own logs and images"),
 )  # fmt: skip
 
