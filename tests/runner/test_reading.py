@@ -198,7 +198,7 @@ def test_room_is_the_smaller_of_machine_and_cgroup_and_clean_pages_count_as_free
     (group / "memory.stat").write_text("anon 10000\nfile 20000\nshmem 5000\n")
     (group / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     assert available_bytes(tmp_path, group) == 10000 + 15000
-    assert oom_kills(group) == 2
+    assert oom_kills(tmp_path, group) == 2
 
 
 def test_cgroup_v1_is_read_too(tmp_path):
@@ -210,7 +210,7 @@ def test_cgroup_v1_is_read_too(tmp_path):
     (group / "memory.stat").write_text("total_cache 20000\ntotal_shmem 5000\n")
     (group / "memory.oom_control").write_text("under_oom 0\noom_kill 1\n")
     assert available_bytes(tmp_path, tmp_path) == 25000
-    assert oom_kills(tmp_path) == 1
+    assert oom_kills(tmp_path, tmp_path) == 1
     (group / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
     assert available_bytes(tmp_path, tmp_path) == 50 * 1024
 

@@ -273,6 +273,67 @@ def test_each_failure_has_its_own_exit_code(runner, options, config, code):
     assert (report["reason"], report["exitCode"]) == (code.reason, int(code))
 
 
+def test_a_control_port_that_is_taken_is_told_before_the_engine_starts(runner):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        running = runner(controlPort=taken.getsockname()[1])
+        code, report = running.wait()
+    assert code is ExitCode.BAD_CONFIG
+    assert "control port" in report["message"]
+    assert "loading model" not in running.text()
+
+
+def memory_cgroup(name):
+    """A cgroup below our own, limited to 160 MiB; None where that is not allowed."""
+    rows = [row.split(":", 2) for row in Path("/proc/self/cgroup").read_text().splitlines()]
+    v1 = [path for _, controllers, path in rows if controllers == "memory"]
+    base = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup")
+    own = base / (v1[0] if v1 else rows[0][2]).strip("/")
+    folder = (own if own.is_dir() else base) / name
+    limit = "memory.limit_in_bytes" if v1 else "memory.max"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(160 << 20))
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return None
+    return folder
+
+
+GREEDY = "import time; x = bytearray(400 << 20); time.sleep(600)"
+
+
+def test_an_engine_that_the_kernel_kills_for_memory(tmp_path):
+    folder = memory_cgroup(f"berth-test-{os.getpid()}")
+    if folder is None:
+        pytest.skip("no right to make a memory cgroup here")
+    log = tmp_path / "termination-log"
+    config = {
+        "engine": [sys.executable, "-c", GREEDY],
+        "port": free_port(),
+        "controlPort": free_port(),
+        "controlHost": "127.0.0.1",
+        "terminationLog": str(log),
+    }
+    enter = f"echo $$ > {folder}/cgroup.procs && exec {sys.executable} -m berth.runner"
+    try:
+        ended = subprocess.run(
+            ["sh", "-c", enter],
+            env={**os.environ, "BERTH_RUNNER": json.dumps(config)},
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        report = json.loads(log.read_text())
+    finally:
+        wait_for("the cgroup to be empty", lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+    assert ended.returncode == ExitCode.ENGINE_OOM
+    assert report["signal"] == signal.SIGKILL
+    assert report["message"].startswith("the kernel killed the engine for memory")
+
+
 def test_without_a_configuration_it_says_so():
     ended = subprocess.run(
         [sys.executable, "-m", "berth.runner"],

@@ -5,12 +5,13 @@ Keys are camelCase as everywhere on the wire. Times are seconds, sizes are bytes
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 VARIABLE = "BERTH_RUNNER"
 """The environment variable: JSON itself, or ``@/path/to/file`` holding it."""
+LEVEL_VARIABLE = "BERTH_LOG_LEVEL"
 
 
 class BadConfigError(Exception):
@@ -62,6 +63,8 @@ class RunnerConfig:
     termination_grace_s: float = 390.0
     """The pod's grace: the kubelet kills everything when it has passed."""
     termination_log: str = "/dev/termination-log"
+    log_level: str = "info"
+    """Lines of the engine below this level are not relayed. From BERTH_LOG_LEVEL, not the JSON."""
 
     @property
     def drain_limit_s(self) -> float:
@@ -100,7 +103,7 @@ def load_config(environment: Mapping[str, str]) -> RunnerConfig:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except OSError as err:
             raise BadConfigError(f"{VARIABLE} names {text[1:]}: {err.strerror}") from err
-    return parse_config(text)
+    return replace(parse_config(text), log_level=environment.get(LEVEL_VARIABLE) or "info")
 
 
 def parse_config(text: str) -> RunnerConfig:

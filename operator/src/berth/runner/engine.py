@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import IO
 
-from berth.runner.config import RunnerConfig
+from berth.runner.config import VARIABLE, RunnerConfig
 from berth.runner.logs import LINE_LIMIT, Line, read_line
 
 _PR_SET_PDEATHSIG = 1
@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, config: RunnerConfig) -> None:
         self._process = subprocess.Popen(
             config.engine,
-            env={**os.environ, **config.env},
+            env=_environment(config),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -56,6 +56,12 @@ class Engine:
     def forget(self, status: int) -> None:
         """Tell `subprocess` that the process was reaped elsewhere, so that it does not warn."""
         self._process.returncode = status
+
+
+def _environment(config: RunnerConfig) -> dict[str, str]:
+    """The container's own variables without the runner's, then those meant for the engine."""
+    inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return inherited | dict(config.env)
 
 
 def _die_with_parent() -> None:

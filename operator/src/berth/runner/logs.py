@@ -30,6 +30,9 @@ _REQUEST = frozenset({"slot", "res", "que"})
 """Components of llama.cpp that speak of single requests."""
 
 
+_ORDER = ("debug", "info", "warning", "error")
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of an engine, understood."""
@@ -37,6 +40,10 @@ class Line:
     level: str
     category: str
     message: str
+
+    def is_at_least(self, level: str) -> bool:
+        """Whether it is as grave as ``level``; an unknown level lets everything pass."""
+        return level not in _ORDER or _ORDER.index(self.level) >= _ORDER.index(level)
 
     def __str__(self) -> str:
         """The form in which every engine's log reaches the pod's log."""

@@ -11,18 +11,22 @@ UNLIMITED = 1 << 60
 """Cgroup v1 says "no limit" by a number near 2**63; anything above an exbibyte is none."""
 
 
-def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def available_bytes(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes that a new process could take: the smaller of the machine's and the cgroup's room."""
     machine = _meminfo(proc / "meminfo").get("MemAvailable", 0)
-    room = cgroup_room(cgroup)
+    room = cgroup_room(proc, cgroup)
     return machine if room is None else min(machine, room)
 
 
-def cgroup_room(cgroup: Path) -> int | None:
+def cgroup_room(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
     """Bytes left below the limit, counting clean file pages as free; None without a limit."""
+    v2, v1 = _own_folders(proc, cgroup)
     for folder, limit_name, used_name, file_key in (
-        (cgroup, "memory.max", "memory.current", "file"),
-        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+        (v2, "memory.max", "memory.current", "file"),
+        (v1, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
     ):
         limit = _number(folder / limit_name)
         if limit is None or limit >= UNLIMITED:
@@ -34,13 +38,31 @@ def cgroup_room(cgroup: Path) -> int | None:
     return None
 
 
-def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+def oom_kills(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
     """How many processes of this cgroup the kernel has killed for memory; None when not told."""
-    for path in (cgroup / "memory.events", cgroup / "memory" / "memory.oom_control"):
+    v2, v1 = _own_folders(proc, cgroup)
+    for path in (v2 / "memory.events", v1 / "memory.oom_control"):
         count = _flat(path).get("oom_kill")
         if count is not None:
             return count
     return None
+
+
+def _own_folders(proc: Path, cgroup: Path) -> tuple[Path, Path]:
+    """This process's memory cgroup under v2 and under v1.
+
+    A container sees its own cgroup as the root of the mount, whatever path ``/proc/self/cgroup``
+    names; only outside of one does that path exist below the mount.
+    """
+    paths = {"": "", "memory": ""}
+    try:
+        rows = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        rows = []
+    for _, controllers, path in (row.split(":", 2) for row in rows):
+        paths |= {name: path.strip("/") for name in controllers.split(",") if name in paths}
+    own = (cgroup / paths[""], cgroup / "memory" / paths["memory"])
+    return (own[0] if own[0].is_dir() else cgroup, own[1] if own[1].is_dir() else cgroup / "memory")
 
 
 def _meminfo(path: Path) -> dict[str, int]:

@@ -56,23 +56,28 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Check, start, supervise, report."""
         self._take_signals()
-        refused = refuse_start(self._config, look(self._config))
+        config = self._config
+        refused = refuse_start(config, look(config))
         if refused is not None:
             return self._finish(refused, status=None)
+        try:
+            control = ControlPort(config.control_host, config.control_port, self._snapshot)
+        except OSError as err:
+            message = f"control port {config.control_port}: {err.strerror}"
+            return self._finish(Verdict(ExitCode.BAD_CONFIG, message), status=None)
         kills_before = oom_kills()
         try:
-            engine = Engine(self._config)
+            engine = Engine(config)
         except OSError as err:
             return self._finish(Verdict(ExitCode.ENGINE_MISSING, str(err)), status=None)
-        status = self._supervise(engine)
+        status = self._supervise(engine, control)
         kills = oom_kills()
         grown = None if kills is None or kills_before is None else kills - kills_before
         said = "\n".join(self._tail.lines())
         return self._finish(judge_ending(Ending(self._state, status, said, grown)), status=status)
 
-    def _supervise(self, engine: Engine) -> int:
+    def _supervise(self, engine: Engine, control: ControlPort) -> int:
         log = engine.relay(self._tell)
-        control = ControlPort(self._config.control_host, self._config.control_port, self._snapshot)
         control.start()
         threading.Thread(target=self._watch, name="probe", daemon=True).start()
         status = self._loop(engine)
@@ -156,7 +161,8 @@ class Supervisor:
 
     def _tell(self, line: Line) -> None:
         self._tail.add(line)
-        print(line, flush=True)  # noqa: T201 - the container's output is the log
+        if line.is_at_least(self._config.log_level):
+            print(line, flush=True)  # noqa: T201 - the container's output is the log
 
     def _say(self, level: str, message: str) -> None:
         print(f"{level}: runner: {message}", flush=True)  # noqa: T201 - as above
