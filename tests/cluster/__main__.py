@@ -1,12 +1,14 @@
-"""The command line of the cluster: `python -m cluster up|down|status|kubeconfig|build|images`."""
+"""The command line of the cluster: `python -m cluster --help`."""
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import build, images, model, whole
+from cluster import build, controlplane, images, model, quickstart, whole
+from cluster.controlplane import Settings
 from cluster.problem import Problem
 
 DEFAULT_STATE_DIR = images.CHECKOUT / ".berth"
@@ -27,8 +29,26 @@ def _up(options: argparse.Namespace) -> None:
     whole.up(options.state, audit=options.audit)
 
 
+def _quickstart(options: argparse.Namespace) -> None:
+    if options.cluster == "current":
+        quickstart.up_current(options.state / "current", options.values)
+    else:
+        quickstart.up_local(options.state, port=options.port)
+
+
+def _api_up(options: argparse.Namespace) -> None:
+    plane = controlplane.start(options.state / "api", Settings())
+    print(f"{plane.server}\nkubeconfig {plane.kubeconfig}")
+
+
 def _down(options: argparse.Namespace) -> None:
-    whole.down(options.state)
+    if options.cluster == "current":
+        quickstart.down_current(options.state / "current")
+        return
+    controlplane.stop_all(options.state / "api")
+    if (options.state / "controlplane.json").exists() or os.geteuid() == 0:
+        whole.down(options.state)
+    shutil.rmtree(options.state, ignore_errors=True)
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -57,6 +77,8 @@ def _images(_: argparse.Namespace) -> None:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "up": _up,
+    "quickstart": _quickstart,
+    "api-up": _api_up,
     "down": _down,
     "status": _status,
     "kubeconfig": _kubeconfig,
@@ -73,7 +95,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start control plane, node and DNS; changes nothing twice")
     up.add_argument("--audit", action="store_true", help="log every API request to log/audit.jsonl")
-    commands.add_parser("down", help="end all of it and verify that nothing is left")
+    quick = commands.add_parser("quickstart", help="a cluster, Berth in it, one answer: `make up`")
+    quick.add_argument("--cluster", choices=["local", "current"], default="local")
+    quick.add_argument("--values", type=Path, help="more values for the chart (current cluster)")
+    quick.add_argument("--port", type=int, default=quickstart.DEFAULT_PORT, help="on loopback")
+    commands.add_parser("api-up", help="only etcd and an API server")
+    down = commands.add_parser("down", help="end all of it and verify that nothing is left")
+    down.add_argument("--cluster", choices=["local", "current"], default="local")
     commands.add_parser("status", help="which programs run, and what the cluster says")
     commands.add_parser("kubeconfig", help="where the administrator's kubeconfig is")
     building = commands.add_parser("build", help="build the Go programs, or those named")

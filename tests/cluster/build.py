@@ -17,6 +17,7 @@ from cluster.progress import say
 
 HERE = Path(__file__).parent
 KUBERNETES_VERSION = "v1.37.2"
+HELM_VERSION = "v3.22.0"
 GO_MINIMUM = (1, 26)
 
 
@@ -37,17 +38,35 @@ class Program:
         return [self.package, self.ldflags, go_version(), *sources]
 
 
+def _stamped(**values: str) -> str:
+    """Linker flags that strip the program and set variables of its packages, as releases do."""
+    return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
 def _kube_ldflags() -> str:
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     version = "k8s.io/component-base/version"
-    return (
-        f"-s -w -X {version}.gitVersion={KUBERNETES_VERSION}"
-        f" -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
+    return _stamped(
+        **{
+            f"{version}.gitVersion": KUBERNETES_VERSION,
+            f"{version}.gitMajor": major,
+            f"{version}.gitMinor": minor,
+        }
     )
 
 
+def _helm_ldflags() -> str:
+    """Unstamped, helm takes every cluster that it cannot ask for a Kubernetes 1.20."""
+    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+    stamps = {"helm.sh/helm/v3/internal/version.version": HELM_VERSION}
+    for package in ("lint/rules", "chartutil"):
+        stamps[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMajor"] = major
+        stamps[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMinor"] = minor
+    return _stamped(**stamps)
+
+
 KUBE = Program("kube", HERE / "kube", ".", ldflags=_kube_ldflags(), minutes=11)
-HELM = Program("helm", HERE / "tools" / "helm", "helm.sh/helm/v3/cmd/helm")
+HELM = Program("helm", HERE / "tools" / "helm", "helm.sh/helm/v3/cmd/helm", ldflags=_helm_ldflags())
 COREDNS = Program("coredns", HERE / "tools" / "coredns", ".")
 PAUSE = Program("pause", HERE / "tools" / "pause", ".", minutes=0)
 KWOK = Program("kwok", HERE / "tools" / "kwok", "sigs.k8s.io/kwok/cmd/kwok")

@@ -184,7 +184,8 @@ def _remembered(state_dir: Path) -> ControlPlane | None:
     if not path.exists():
         return None
     said = json.loads(path.read_text())
-    settings = Settings(**said.pop("settings"))
+    kept = said.pop("settings")
+    settings = Settings(**kept | {k: tuple(v) for k, v in kept.items() if isinstance(v, list)})
     return ControlPlane(**said | {"state_dir": state_dir.resolve(), "settings": settings})
 
 
@@ -263,6 +264,8 @@ def _apiserver_command(plane: ControlPlane) -> list[str]:
         f"--service-cluster-ip-range={SERVICE_CIDR}",
         "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true", "--profiling=false",
+        # Streamed lists need an etcd newer than Debian's; kwok does not fall back by itself.
+        "--feature-gates=WatchList=false",
         *_auditing(plane),
         *settings.apiserver_args,
     ]  # fmt: skip
@@ -323,12 +326,13 @@ def _component_command(plane: ControlPlane, component: str) -> list[str]:
 
 
 def _kwok_command(plane: ControlPlane) -> list[str]:
-    """Nodes with the annotation kwok.x-k8s.io/node=fake, and their pods, live; no other is touched."""
+    """Nodes with the annotation kwok.x-k8s.io/node=fake stay ready; their pods are not touched."""
     return [
         str(build.binary(build.KWOK)),
         f"--kubeconfig={plane.state_dir / 'kubeconfigs' / KWOK}",
         "--manage-all-nodes=false",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        f"--config={Path(__file__).with_name('kwok-stages.yaml')}",
         "--cidr=10.47.0.0/16",
         "--node-ip=127.0.0.1",
         "--node-lease-duration-seconds=40",

@@ -135,8 +135,10 @@ class Node:
         return f"--config={config}"
 
     def _write(self, name: str, config: dict[str, Any]) -> Path:
+        """Once: kube-proxy ends itself when its file is written anew."""
         path = self.folder / name
-        path.write_text(json.dumps(config, indent=1))
+        if not path.exists():
+            path.write_text(json.dumps(config, indent=1))
         return path
 
 

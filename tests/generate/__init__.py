@@ -1,0 +1,1 @@
+"""Which files are written by programs, and by which?"""
