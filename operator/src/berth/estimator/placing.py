@@ -1,0 +1,116 @@
+"""On which device does each layer lie, and on which each tensor?
+
+Rules of llama.cpp's ``load_tensors`` (notes on memory, sections 3.2 and 6).
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from berth.estimator.settings import AUTO, CPU, Device, Settings
+
+MOE = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Tensors that ``--cpu-moe`` and ``--n-cpu-moe`` keep on the host."""
+DENSE = r"blk\.{}\.ffn_(up|down|gate|gate_up)\."
+"""Tensors that ``--n-cpu-ffn`` keeps on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where things lie: the owner of each block and of the output, and the overrides by tensor name."""
+
+    devices: tuple[Device, ...]
+    blocks: tuple[str, ...]
+    output: str
+    overrides: tuple[tuple[str, str], ...]
+    kv_offload: bool
+
+    def alignment(self, owner: str) -> int:
+        """To how many bytes tensors in ``owner``'s buffers are rounded."""
+        return next((device.alignment for device in self.devices if device.name == owner), 32)
+
+    def cache(self, block: int) -> str:
+        """Where a block's cache lies."""
+        return self.blocks[block] if self.kv_offload and block < len(self.blocks) else CPU
+
+    def override(self, name: str) -> str | None:
+        """Where an override puts a tensor; the first that matches wins, anywhere in the name."""
+        for pattern, owner in self.overrides:
+            if _compiled(pattern).search(name):
+                return owner
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def place(blocks: int, settings: Settings, devices: Sequence[Device]) -> Placing:
+    """Where the blocks of a model lie. Raises ValueError on an override that is no pattern."""
+    chosen = _chosen(settings, devices)
+    owner = _owner_of(blocks, settings, chosen)
+    return Placing(
+        devices=tuple(chosen),
+        blocks=tuple(owner(number) for number in range(blocks)),
+        output=owner(blocks),
+        overrides=tuple(_overrides(settings)),
+        kv_offload=settings.kv_offload,
+    )
+
+
+def _chosen(settings: Settings, devices: Sequence[Device]) -> list[Device]:
+    if settings.split_mode == "none" and devices:
+        return [devices[min(max(settings.main_gpu, 0), len(devices) - 1)]]
+    return list(devices)
+
+
+def _owner_of(blocks: int, settings: Settings, devices: Sequence[Device]) -> Callable[[int], str]:
+    asked = blocks + 1 if settings.n_gpu_layers < 0 else settings.n_gpu_layers
+    start = max(blocks + 1 - asked, 0)
+    count = min(asked, blocks + 1) if devices else 0
+    shares = _shares(settings, devices)
+
+    def owner(number: int) -> str:
+        if number < start or number - start >= count:
+            return CPU
+        at = bisect_right(shares, (number - start) / count, 0, len(shares))
+        return devices[min(at, len(devices) - 1)].name
+
+    return owner
+
+
+def _shares(settings: Settings, devices: Sequence[Device]) -> list[float]:
+    """Cumulative shares of the devices: as asked, else by memory, else equal."""
+    asked = list(settings.tensor_split[: len(devices)])
+    asked += [0.0] * (len(devices) - len(asked))
+    if not any(asked):
+        asked = [float(device.memory) for device in devices]
+    if not all(asked) and not settings.tensor_split:
+        asked = [1.0] * len(devices)
+    total, shares, running = sum(asked) or 1.0, [], 0.0
+    for share in asked:
+        running += share
+        shares.append(running / total)
+    return shares
+
+
+def _overrides(settings: Settings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for text in settings.override_tensor:
+        pattern, separator, owner = text.rpartition("=")
+        if not separator:
+            raise ValueError(f"the tensor override {text!r} is not PATTERN=BUFFER")
+        found.append(
+            (pattern, CPU if owner.upper().startswith("CPU") else owner.replace("CUDA", "GPU"))
+        )
+    if settings.cpu_moe:
+        found.append((r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", CPU))
+    found += [(MOE.format(number), CPU) for number in range(max(settings.n_cpu_moe, 0))]
+    found += [(DENSE.format(number), CPU) for number in range(max(settings.n_cpu_ffn, 0))]
+    return found
+
+
+__all__ = ["AUTO", "Placing", "place"]

@@ -1,0 +1,1 @@
+"""Which engines can Berth run, with which command, at which cost?"""
