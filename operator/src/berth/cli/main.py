@@ -22,6 +22,7 @@ COMMANDS: dict[str, Entry] = {
     "controller": Entry("berth.cli.programs:controller", "Run the controller."),
     "doctor": Entry("berth.cli.doctor:doctor", "Check that Berth is installed and answers."),
     "explain": Entry("berth.cli.explain:explain", "Say why a model is not loaded, with numbers."),
+    "fit": Entry("berth.cli.fit:fit", "Say how much memory a model takes, by kind and by device."),
     "gateway": Entry("berth.cli.programs:gateway", "Run the OpenAI endpoint."),
     "kill": Entry("berth.cli.load:kill", "Kill a runner; the same as a crash."),
     "load": Entry("berth.cli.load:load", "Load a model and wait until it is up."),
