@@ -81,8 +81,8 @@ up: setup ## Start a cluster, install Berth, ask one question (CLUSTER=current: 
 	@$(CLUSTER_TOOL) quickstart --cluster $(CLUSTER) --port $(PORT) $(if $(VALUES),--values $(VALUES))
 
 .PHONY: api-up
-api-up: setup ## Start only etcd and an API server
-	@$(CLUSTER_TOOL) api-up
+api-up: setup build-api ## Start an API server, controller and gateway; nodes and engines are played
+	@$(CLUSTER_TOOL) api-up --port $(PORT)
 
 .PHONY: status
 status: ## Show what runs in the local cluster

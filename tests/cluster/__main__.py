@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import build, controlplane, images, model, quickstart, whole
-from cluster.controlplane import Settings
+from cluster import build, controlplane, images, model, quickstart, stack, whole
 from cluster.problem import Problem
 
 DEFAULT_STATE_DIR = images.CHECKOUT / ".berth"
@@ -37,8 +36,15 @@ def _quickstart(options: argparse.Namespace) -> None:
 
 
 def _api_up(options: argparse.Namespace) -> None:
-    plane = controlplane.start(options.state / "api", Settings())
-    print(f"{plane.server}\nkubeconfig {plane.kubeconfig}")
+    running = stack.start(options.state / "api", gateway_port=options.port)
+    for name, (memory, gpus) in API_NODES.items():
+        running.node(name, memory=memory, gpus=gpus)
+    shutil.copy(running.plane.kubeconfig, options.state / "kubeconfig")
+    (options.state / "endpoint").write_text(running.endpoint + "\n")
+    print(f"gateway     {running.endpoint}")
+    print(f"kubeconfig  {options.state / 'kubeconfig'}")
+    print(f"hub         {running.hub}  (files of {running.hub_root})")
+    print(f"nodes       {', '.join(API_NODES)}: kwok's, with engines that are played")
 
 
 def _down(options: argparse.Namespace) -> None:
@@ -75,6 +81,13 @@ def _images(_: argparse.Namespace) -> None:
     print(model.gguf())
 
 
+API_NODES = {
+    "cpu-0": (64 << 30, ""),
+    "gpu-0": (128 << 30, "2x24Gi"),
+    "gpu-1": (256 << 30, "80Gi"),
+}
+"""Memory in bytes and GPUs of the nodes that `api-up` plays."""
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "up": _up,
     "quickstart": _quickstart,
@@ -99,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     quick.add_argument("--cluster", choices=["local", "current"], default="local")
     quick.add_argument("--values", type=Path, help="more values for the chart (current cluster)")
     quick.add_argument("--port", type=int, default=quickstart.DEFAULT_PORT, help="on loopback")
-    commands.add_parser("api-up", help="only etcd and an API server")
+    api = commands.add_parser("api-up", help="API server, controller, gateway; nodes are played")
+    api.add_argument("--port", type=int, default=0, help="of the gateway, on loopback")
     down = commands.add_parser("down", help="end all of it and verify that nothing is left")
     down.add_argument("--cluster", choices=["local", "current"], default="local")
     commands.add_parser("status", help="which programs run, and what the cluster says")
