@@ -1,0 +1,212 @@
+"""What is one node's agent made of? It can be composed with fakes, many in one process."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from berth.agent.admission import Ground
+from berth.agent.files import Files
+from berth.agent.gpus import Gpus
+from berth.agent.guard import Guard
+from berth.agent.host import Host
+from berth.agent.journal import Journal
+from berth.agent.ledger import ledger, node_now
+from berth.agent.live import Live, Sample
+from berth.agent.loads import Loads
+from berth.agent.metrics import Metrics
+from berth.agent.node import NodeRecord
+from berth.agent.occupants import Occupants
+from berth.agent.paths import Paths
+from berth.agent.pods import Pod
+from berth.agent.policy import governing, policy_of
+from berth.agent.probe import HttpProbe, Probe
+from berth.agent.runners import RunnerWork
+from berth.agent.site import Site, Timing
+from berth.agent.statuses import StatusWriter
+from berth.agent.views import NodeInfo, Views
+from berth.api.meta import bytes_of, timestamp
+from berth.api.residency import HostPolicy, Residency
+from berth.api.runner import Runner
+from berth.kube.client import Kube
+from berth.kube.events import emit
+from berth.planner.state import Policy
+from berth.reasons import Reason
+from berth.settings import Settings
+from berth.units import Bytes
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """The agent of one node. Give it a Kube and what the node is; then `run`."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        kube: Kube,
+        host: Host,
+        gpus: Gpus,
+        files: Files,
+        settings: Settings,
+        probe: Probe | None = None,
+        views: Views | None = None,
+        timing: Timing | None = None,
+        paths: Paths | None = None,
+        journal: Path | None = None,
+    ) -> None:
+        """``views``: shared with the other agents of this process, and run by whoever made them."""
+        self.node = node
+        self._kube = kube
+        self._settings = settings
+        self._own_views = views is None
+        self.views = views or Views(kube, [node])
+        self._own_probe = HttpProbe() if probe is None else None
+        folder = journal or Path(settings.text("STORE_ROOT")) / "journal"
+        self.site = Site(
+            node=node,
+            kube=kube,
+            live=Live(host, gpus),
+            files=files,
+            probe=probe or self._own_probe or HttpProbe(),
+            writer=StatusWriter(kube),
+            journal=Journal(folder, lambda: self.site.stamp()),
+            timing=timing or Timing.of(settings),
+        )
+        self.metrics = Metrics()
+        self.occupants = Occupants(self.site)
+        self.record = NodeRecord(self.site, paths or Paths(settings.text("HOST_ROOT")))
+        self._loads = Loads(self.site, self.works, self._ground, self.metrics)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever; cancel it to stop. What it has told stays told, and is taken up again."""
+        self.views.add(self)
+        async with self._watching():
+            while not self.views.is_synced():
+                await asyncio.gather(*(cache.synced.wait() for cache in self.views.caches))
+            await self.record.open(self._kube, self._info())
+            self.occupants.start()
+            log.info("agent of %s: %d runners here", self.node, len(list(self.works())))
+            try:
+                await self._work()
+            finally:
+                self.views.remove(self)
+                await self.occupants.close()
+                await self.site.writer.close()
+                if self._own_probe is not None:
+                    await self._own_probe.close()
+
+    async def _work(self) -> None:
+        guard = Guard(self.site, self.works, self._guard_threshold, self._guard_killed)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._loads.run(), name="loads")
+            group.create_task(guard.run(), name="guard")
+            group.create_task(self._keep_record(), name="inventory")
+
+    @contextlib.asynccontextmanager
+    async def _watching(self) -> AsyncIterator[None]:
+        if not self._own_views:
+            yield
+            return
+        tasks = [asyncio.create_task(cache.run()) for cache in self.views.caches]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def not_ready(self) -> str:
+        """What is missing before it is of use; empty: nothing."""
+        if not self.views.is_synced():
+            return "watches are not synced"
+        return "" if self.record.is_open else "the NodeInventory was not read yet"
+
+    # -- what it is told -------------------------------------------------------------------------
+
+    def runner_changed(self, key: str, runner: Runner | None) -> None:
+        self.occupants.runner_changed(key, runner)
+
+    def pod_changed(self, key: str, pod: Pod | None) -> None:
+        self.occupants.pod_changed(key, pod)
+        self.record.hurry()
+
+    def policy_changed(self) -> None:
+        self.site.admit.set()
+        self.record.look()
+
+    # -- what it knows ---------------------------------------------------------------------------
+
+    def works(self) -> Iterable[RunnerWork]:
+        return self.occupants.works()
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch of a controller seen, in this life or in one before."""
+        return max(self.views.epoch, self.record.epoch)
+
+    def residency(self) -> Residency | None:
+        """The one that governs this node."""
+        info = self._info()
+        return governing(self.views.residencies.values(), info.labels if info else {})
+
+    def policy(self) -> Policy:
+        reserve = self._settings.bytes("HOST_RESERVE")
+        return policy_of(self.residency(), host_reserve=reserve)
+
+    def _info(self) -> NodeInfo | None:
+        return self.views.nodes.get(self.node)
+
+    async def _ground(self) -> Ground:
+        """A look at everything that a load depends on, right now."""
+        strays = await self.occupants.measure()
+        sample = await self.site.live.sample()
+        self._show(sample)
+        return Ground(
+            node=node_now(self.node, sample, self.policy()),
+            runners=ledger(self.works(), strays),
+            now=self.site.wall(),
+            epoch=self.epoch,
+            away=await self.occupants.away(sample),
+        )
+
+    async def _keep_record(self) -> None:
+        while True:
+            residency = self.residency()
+            allowed = residency.spec.host_paths if residency else []
+            models = list(self.views.host_path_models())
+            if await self.record.keep(self.epoch, models, allowed):
+                # Used memory and what runners hold of it are read together by the planner.
+                for work in self.works():
+                    work.publish_memory()
+            self._show(await self.site.live.sample(max_age_s=self.site.timing.inventory_s))
+            await self.record.wait()
+
+    def _show(self, sample: Sample) -> None:
+        self.metrics.show(sample, self.works())
+
+    # -- guard -----------------------------------------------------------------------------------
+
+    def _guard_threshold(self) -> Bytes:
+        residency = self.residency()
+        host = residency.spec.host if residency else HostPolicy()
+        return bytes_of(host.guard)
+
+    async def _guard_killed(self, work: RunnerWork, message: str) -> None:
+        self.metrics.guard_kills.inc()
+        self.record.guard_kills += 1
+        subject: dict[str, Any] = work.runner.wire()
+        await emit(
+            self._kube,
+            subject,
+            program="agent",
+            reason=Reason.NO_MEMORY,
+            message=message,
+            at=timestamp(self.site.wall()),
+            warning=True,
+        )

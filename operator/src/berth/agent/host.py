@@ -1,0 +1,139 @@
+"""What has this node, and what do pods on it hold? Memory, disk, CPUs, by /proc and cgroups.
+
+A Protocol, so that tests and fake nodes run the real agent on figures of their own.
+"""
+
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from berth.agent.cgroups import Cgroups, PodFigures
+from berth.units import Bytes
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """``available`` is the kernel's MemAvailable: it counts page cache that can be dropped."""
+
+    total: Bytes
+    available: Bytes
+
+
+@dataclass(frozen=True)
+class Disk:
+    total: Bytes
+    free: Bytes
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the node, by its id in the host's own numbering."""
+
+    pid: int
+    name: str
+    command: str
+    pod_uid: str = ""
+
+
+class Host(Protocol):
+    """One node. Every call is cheap, blocking, and safe from any thread."""
+
+    def memory(self) -> HostMemory: ...
+
+    def pod(self, uid: str) -> PodFigures | None:
+        """What the pod's cgroup holds; None when it has no cgroup (not started, or gone)."""
+        ...
+
+    def disk(self) -> Disk:
+        """Of the file system below the store."""
+        ...
+
+    def boot_id(self) -> str: ...
+
+    def cpus(self) -> int: ...
+
+    def process(self, pid: int) -> Process | None:
+        """Who that is; None when it is gone or not visible from here."""
+        ...
+
+    def kill_pod(self, uid: str) -> int:
+        """SIGKILL to every process of the pod; how many were hit."""
+        ...
+
+
+class RealHost:
+    """The node that this process runs on.
+
+    ``proc`` and ``cgroup`` are where the host's own file systems are mounted; process ids are the
+    host's, so the agent's pod shares its process namespace.
+    """
+
+    def __init__(self, *, store: Path, proc: Path, cgroup: Path) -> None:
+        self._store = store
+        self._proc = proc
+        self._cgroups = Cgroups(cgroup)
+
+    def memory(self) -> HostMemory:
+        rows = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
+        figures = {row[0]: int(row[1]) * 1024 for row in rows if len(row) >= 2}
+        return HostMemory(
+            total=Bytes(figures.get("MemTotal:", 0)), available=Bytes(figures["MemAvailable:"])
+        )
+
+    def pod(self, uid: str) -> PodFigures | None:
+        return self._cgroups.figures(uid)
+
+    def disk(self) -> Disk:
+        usage = shutil.disk_usage(_nearest(self._store))
+        return Disk(total=Bytes(usage.total), free=Bytes(usage.free))
+
+    def boot_id(self) -> str:
+        return (self._proc / "sys/kernel/random/boot_id").read_text().strip()
+
+    def cpus(self) -> int:
+        return os.cpu_count() or 1
+
+    def process(self, pid: int) -> Process | None:
+        folder = self._proc / str(pid)
+        try:
+            name = (folder / "comm").read_text().strip()
+            command = (
+                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+            cgroup = (folder / "cgroup").read_text()
+        except OSError:
+            return None
+        return Process(pid, name, command.strip()[:256], pod_uid=pod_uid_of(cgroup))
+
+    def kill_pod(self, uid: str) -> int:
+        figures = self.pod(uid)
+        hit = 0
+        for pid in figures.pids if figures else ():
+            try:
+                os.kill(pid, signal.SIGKILL)
+                hit += 1
+            except (ProcessLookupError, PermissionError):
+                continue
+        return hit
+
+
+def pod_uid_of(cgroup: str) -> str:
+    """The pod's uid in the text of ``/proc/PID/cgroup``, empty when it is none's.
+
+    The folder is ``pod<uid>`` under cgroupfs naming and ``…-pod<uid with underscores>.slice``
+    under systemd's.
+    """
+    for part in cgroup.replace("\n", "/").split("/"):
+        if part.startswith("pod"):
+            return part[3:]
+        if part.endswith(".slice") and "-pod" in part:
+            return part.removesuffix(".slice").rpartition("-pod")[2].replace("_", "-")
+    return ""
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or its nearest parent that exists: the store is made on first use."""
+    return path if path.exists() or path == path.parent else _nearest(path.parent)

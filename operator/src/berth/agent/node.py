@@ -1,0 +1,112 @@
+"""How is this node's NodeInventory kept? Made once, then written when something changed."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from berth.agent.inventory import Findings, inventory_status, is_worth_writing, memory_has_moved
+from berth.agent.paths import Paths
+from berth.agent.site import Site
+from berth.agent.statuses import MANAGER, Subject
+from berth.agent.views import NodeInfo
+from berth.api.inventory import InspectedPath, NodeInventory, NodeInventoryStatus
+from berth.api.model import Model
+from berth.kube.client import ApiError, ApiUnreachableError, Kube
+from berth.kube.refs import ref_of
+
+log = logging.getLogger(__name__)
+_REF = ref_of(NodeInventory)
+_RETRY_S = 1.0
+_SETTLE_S = 1.0
+"""After a runner came or went its memory is looked at once more when it has settled."""
+
+
+class NodeRecord:
+    """The inventory of one node."""
+
+    def __init__(self, site: Site, paths: Paths) -> None:
+        self._site = site
+        self._paths = paths
+        self._subject = Subject(_REF, site.node)
+        self._written: NodeInventoryStatus | None = None
+        self._written_at = float("-inf")
+        self._wake = asyncio.Event()
+        self._hurry_until = float("-inf")
+        self._started = site.stamp()
+        self.epoch = 0
+        self.guard_kills = 0
+        self.is_open = False
+
+    async def open(self, kube: Kube, info: NodeInfo | None) -> None:
+        """Make the object if need be, and read what the agent before this one told."""
+        while not self.is_open:
+            try:
+                await self._open(kube, info)
+            except (ApiError, ApiUnreachableError) as err:
+                log.warning("NodeInventory %s not opened yet: %s", self._site.node, err)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _open(self, kube: Kube, info: NodeInfo | None) -> None:
+        # Owned by the Node: when that is deleted, the inventory goes with it.
+        owners = [info.owner.wire()] if info is not None and info.uid else []
+        body = {"metadata": {"ownerReferences": owners} if owners else {}, "spec": {}}
+        raw = await kube.apply(_REF, self._site.node, body, manager=MANAGER)
+        found = NodeInventory.model_validate(raw)
+        self.epoch = found.status.epoch
+        self.guard_kills = found.status.guard_kills
+        if found.status != NodeInventoryStatus():
+            self._written = found.status
+        self.is_open = True
+
+    def look(self) -> None:
+        """Something changed: look now."""
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """A runner came or went: what it took or freed is told without waiting out the 10 s."""
+        self._hurry_until = self._site.clock() + _SETTLE_S
+        self._wake.set()
+
+    async def wait(self) -> None:
+        """Until it is time for the next look."""
+        hurries = self._site.clock() < self._hurry_until
+        pause = _SETTLE_S if hurries else self._site.timing.inventory_s
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def keep(self, epoch: int, models: Iterable[Model], allowed: Iterable[str]) -> bool:
+        """Look, and write if it is worth it. True when free memory was among what moved."""
+        self._wake.clear()
+        hurry = self._site.clock() <= self._hurry_until + _SETTLE_S
+        self.epoch = max(self.epoch, epoch)
+        paths = await self._paths.inspect(models, allowed)
+        status = await self._look(paths)
+        now = self._site.clock()
+        passed = now - self._written_at
+        before = self._written
+        if not is_worth_writing(before, status, passed_s=passed, hurry=hurry):
+            return False
+        self._written, self._written_at = status, now
+        self._site.writer.put(self._subject, status.wire())
+        return before is None or memory_has_moved(before, status)
+
+    async def _look(self, paths: list[InspectedPath]) -> NodeInventoryStatus:
+        sample = await self._site.live.sample(max_age_s=0.5)
+        host = self._site.live.host
+        disk = await asyncio.to_thread(host.disk)
+        files = await asyncio.to_thread(self._site.files.held)
+        return inventory_status(
+            Findings(
+                sample=sample,
+                disk=disk,
+                cpus=host.cpus(),
+                files=files,
+                paths=paths,
+                epoch=self.epoch,
+                started=self._started,
+                guard_kills=self.guard_kills,
+            )
+        )

@@ -1,0 +1,42 @@
+"""Which Residency governs this node, and what does it say in the planner's words?"""
+
+from collections.abc import Iterable, Mapping
+
+from berth.api.meta import bytes_of, seconds_of
+from berth.api.residency import Residency
+from berth.planner.state import Policy
+from berth.units import Bytes
+
+
+def governing(residencies: Iterable[Residency], labels: Mapping[str, str]) -> Residency | None:
+    """Of those whose selector matches, the one of the highest priority; ties go to the first name."""
+    matching = [
+        residency
+        for residency in residencies
+        if all(labels.get(key) == value for key, value in residency.spec.node_selector.items())
+    ]
+    ranked = sorted(matching, key=lambda r: (-r.spec.priority, r.metadata.name))
+    return ranked[0] if ranked else None
+
+
+def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
+    """What admission needs of it; ``host_reserve`` holds where no Residency governs."""
+    if residency is None:
+        return Policy(host_reserve=host_reserve)
+    spec = residency.spec
+    return Policy(
+        name=residency.metadata.name,
+        host_reserve=bytes_of(spec.host.reserve),
+        unified_floor=bytes_of(spec.host.floor),
+        unified_margin=bytes_of(spec.host.margin),
+        gpu_reserve=None if spec.gpu.reserve is None else bytes_of(spec.gpu.reserve),
+        devices=frozenset(spec.gpu.devices),
+        cpu_runners=spec.cpu_runners,
+        max_runners=spec.max_runners,
+        settle_s=seconds_of(spec.settle_time),
+        models=frozenset(spec.models),
+        load_order=tuple(spec.load_order),
+        autoload=tuple(spec.autoload),
+        claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),
+        host_paths=tuple(spec.host_paths),
+    )

@@ -1,0 +1,365 @@
+"""What does the agent do for one Runner? Files first, then looks at its engine, until it is gone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from berth.agent.fetch_errors import FetchError
+from berth.agent.files import file_refs, needs_fetch, read_token
+from berth.agent.health import Counters, Look, Pulse, next_pulse
+from berth.agent.live import Measured
+from berth.agent.memory import next_memory
+from berth.agent.pods import Pod
+from berth.agent.probe import Target
+from berth.agent.quiet import Rest, next_rest
+from berth.agent.site import Site
+from berth.agent.statuses import Subject, is_worth_writing, memory_has_moved
+from berth.api.meta import moment_of, timestamp
+from berth.api.runner import Admission, AgentStatus, FetchStatus, Health, MemoryUse, Quiet, Runner
+from berth.kube.client import ApiError, ApiUnreachableError
+from berth.kube.refs import ref_of
+from berth.planner.state import Stage
+from berth.reasons import Reason
+from berth.units import show_bytes
+
+log = logging.getLogger(__name__)
+_RUNNERS = ref_of(Runner)
+_COUNT_LIMIT = 1_000_000
+_AGAIN_S = 10
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the looks at the engine have shown."""
+
+    pulse: Pulse = field(default_factory=Pulse)
+    since: str = ""
+    """When the state of the pulse began."""
+    memory: MemoryUse | None = None
+    held: Measured = field(default_factory=Measured)
+    rest: Rest | None = None
+
+
+class RunnerWork:
+    """One Runner on this node. All of its state is rebuilt from the Runner after a restart."""
+
+    def __init__(self, site: Site, runner: Runner) -> None:
+        self._site = site
+        self.runner = runner
+        self.pod: Pod | None = None
+        found = runner.status.agent or AgentStatus()
+        self.fetch = found.fetch
+        self.admission = found.admission
+        self.seen = _seen_before(found)
+        self.is_fetched = False
+        self._written: AgentStatus | None = runner.status.agent
+        self._written_at = float("-inf")
+        self._measured_at = float("-inf")
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.subject = Subject(
+            _RUNNERS, runner.metadata.name, runner.metadata.namespace, runner.metadata.uid
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._kept(self._prepare), name=f"prepare {self.runner.key}"),
+            asyncio.create_task(self._kept(self._watch), name=f"watch {self.runner.key}"),
+        ]
+
+    async def _kept(self, part: Callable[[], Awaitable[None]]) -> None:
+        """A bug over one Runner must not end the work on the others: it is told, and tried again."""
+        while True:
+            try:
+                await part()
+                return
+            except Exception:
+                log.exception("runner %s: a bug; tried again in %d s", self.runner.key, _AGAIN_S)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def update(self, runner: Runner) -> None:
+        """The Runner changed: a drain, a new pass, or only our own write coming back."""
+        changed = runner.spec != self.runner.spec or runner.metadata != self.runner.metadata
+        self.runner = runner
+        if changed:
+            self._wake.set()
+            self._site.admit.set()
+
+    def set_pod(self, pod: Pod | None) -> None:
+        """Its pod appeared, changed or went."""
+        before, self.pod = self.pod, pod
+        if pod is not None and before is not None and before.uid != pod.uid:
+            self.seen = Seen()
+        self._wake.set()
+        self._site.admit.set()
+
+    # -- what others ask -----------------------------------------------------------------------
+
+    @property
+    def uid(self) -> str:
+        return self.runner.metadata.uid
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.runner.metadata.deletion_timestamp is not None
+
+    @property
+    def admitted_until(self) -> float | None:
+        """Wall clock of this node; None when it is not admitted for its present pass."""
+        admission = self.admission
+        if admission is None or admission.state != "Admitted":
+            return None
+        if admission.pass_id != self.runner.spec.pass_id:
+            return None
+        return moment_of(admission.expires_at)
+
+    @property
+    def is_up(self) -> bool:
+        return self.seen.pulse.was_ready or bool(self.runner.status.up_since)
+
+    @property
+    def wants_admission(self) -> bool:
+        """Reserved, with its files, without a pod, and not called off."""
+        spec = self.runner.spec
+        has_pod = self.pod is not None or self.runner.status.pod is not None
+        called_off = self.is_leaving or spec.drain is not None
+        return spec.stage == "Reserved" and self.is_fetched and not has_pod and not called_off
+
+    @property
+    def stage(self) -> Stage:
+        """As the planner's ledger sees it."""
+        if self.pod is not None:
+            if self.pod.ended:
+                return Stage.FAILED
+            if self.pod.deleting or self.is_leaving:
+                return Stage.STOPPING
+            return Stage.UP if self.is_up else Stage.STARTING
+        return Stage.RESERVED if self.runner.spec.stage == "Reserved" else Stage.PREPARING
+
+    def decide(self, admission: Admission) -> None:
+        """Take over what was decided about its load, and tell."""
+        self.admission = admission
+        self.publish()
+
+    # -- files ---------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Have its files. What was verified before a restart stays told while it is looked at again."""
+        if needs_fetch(self.runner):
+            try:
+                await self._provide()
+            except FetchError as err:
+                reason = err.reason
+                log.warning("runner %s: files not had: %s: %s", self.runner.key, reason, err)
+                self._fetch_failed(reason, str(err))
+                return
+        size = sum(file.size for file in self.runner.spec.files) if needs_fetch(self.runner) else 0
+        self.fetch = FetchStatus(state="Verified", done=size, total=size)
+        self.is_fetched = True
+        self.publish()
+        self._site.admit.set()
+
+    async def _provide(self) -> None:
+        spec = self.runner.spec
+        if self.fetch is None:
+            self.fetch = FetchStatus(total=sum(file.size for file in spec.files))
+            self.publish()
+        token = await self._token()
+        refs = file_refs(self.runner, token)
+        await self._site.files.provide(self.uid, refs, self._progress)
+
+    async def _token(self) -> str | None:
+        while True:
+            try:
+                return await read_token(
+                    self._site.kube,
+                    self.runner.spec.token_secret_ref,
+                    self.runner.metadata.namespace,
+                )
+            except (ApiUnreachableError, ApiError) as err:
+                log.warning("runner %s: token not read yet: %s", self.runner.key, err)
+                await asyncio.sleep(self._site.timing.busy_s)
+
+    def _progress(self, done: int, total: int, rate: float) -> None:
+        before = self.fetch
+        if before is not None and before.state == "Verified" and done >= total:
+            return  # a second look after a restart found everything
+        self.fetch = FetchStatus(state="Fetching", done=done, total=total, rate=int(rate))
+        self.publish()
+
+    def _fetch_failed(self, reason: Reason, message: str) -> None:
+        before = self.fetch or FetchStatus()
+        self.fetch = FetchStatus(
+            state="Failed",
+            done=before.done,
+            total=before.total,
+            reason=reason,
+            message=message[:1024],
+        )
+        self.publish()
+
+    # -- looks ---------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.pod is not None:
+                await self._look(self.pod)
+            self.publish()
+            pause = self._pause()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _pause(self) -> float | None:
+        """Seconds to the next look; None: only when something changes."""
+        timing = self._site.timing
+        if self.pod is None or self.pod.ended:
+            return None
+        if self.runner.spec.drain is not None or self.pod.deleting:
+            return timing.drain_s
+        pulse = self.seen.pulse
+        hurries = pulse.busy > 0 or not pulse.was_ready or pulse.failed_checks > 0
+        return timing.busy_s if hurries else timing.probe_s
+
+    async def _look(self, pod: Pod) -> None:
+        look = None
+        if pod.ip and not pod.ended:
+            look = await self._site.probe(
+                Target(pod.ip, self.runner.spec.port, self.runner.spec.runtime)
+            )
+        if pod is not self.pod and (self.pod is None or self.pod.uid != pod.uid):
+            return  # it was replaced while we looked: what was seen is another engine's
+        was_up = self.is_up
+        self._take(look, pod)
+        # A drain is looked at often; what it holds is not asked each time.
+        if self._site.clock() - self._measured_at >= self._site.timing.busy_s:
+            await self._measure(pod)
+        if self.is_up != was_up:
+            self._site.admit.set()
+
+    def _take(self, look: Look | None, pod: Pod) -> None:
+        seen, drain = self.seen, self.runner.spec.drain
+        pulse = seen.pulse
+        if look is not None:
+            pulse = next_pulse(
+                pulse,
+                look,
+                now=self._site.clock(),
+                hang_s=float(self.runner.spec.hang_timeout_seconds),
+                draining=drain is not None or pod.deleting,
+            )
+        rest = None
+        if drain is not None:
+            rest = next_rest(
+                seen.rest,
+                look,
+                order=drain.since,
+                was_ready=pulse.was_ready,
+                ended=pod.ended,
+                now=self._site.wall(),
+            )
+        since = seen.since if pulse.state == seen.pulse.state else self._site.stamp()
+        if pulse.state != seen.pulse.state:
+            log.info("runner %s: %s after %s", self.runner.key, pulse.state, seen.pulse.state)
+        self.seen = Seen(pulse, since, seen.memory, seen.held, rest)
+
+    async def measure_now(self) -> None:
+        """Measure what it holds, for a decision that depends on it."""
+        if self.pod is not None:
+            await self._measure(self.pod)
+
+    async def _measure(self, pod: Pod) -> None:
+        self._measured_at = self._site.clock()
+        held = await self._site.live.measure(pod.uid)
+        if held.host is None and not held.devices:
+            return
+        seen = self.seen
+        claimed = [claim.device for claim in self.runner.spec.claim.devices]
+        memory = next_memory(seen.memory, held, claimed)
+        self.seen = Seen(seen.pulse, seen.since, memory, held, seen.rest)
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def status(self) -> AgentStatus:
+        """The whole subtree as it is now."""
+        return AgentStatus(
+            epoch=self.runner.spec.epoch,
+            fetch=self.fetch,
+            admission=self.admission,
+            health=self._health(),
+            memory=self.seen.memory,
+            quiet=self._quiet(),
+        )
+
+    def publish(self) -> None:
+        """Write the status when it differs enough from what was written."""
+        if self.is_leaving and self.pod is None:
+            return
+        status, now = self.status(), self._site.clock()
+        passed = now - self._written_at
+        if not is_worth_writing(self._written, status, passed_s=passed):
+            return
+        self._write(status, now)
+
+    def publish_memory(self) -> None:
+        """Write what it holds, together with the node's inventory, when that moved by a quantum."""
+        status = self.status()
+        if memory_has_moved(self._written, status):
+            self._write(status, self._site.clock())
+
+    def _write(self, status: AgentStatus, now: float) -> None:
+        self._written, self._written_at = status, now
+        self._site.writer.put(self.subject, {"agent": status.wire()})
+
+    def _health(self) -> Health | None:
+        pulse = self.seen.pulse
+        if pulse.state == "Unknown":
+            return None
+        return Health(
+            state=pulse.state,
+            busy=min(pulse.busy, _COUNT_LIMIT),
+            since=self.seen.since,
+            served=pulse.counters.served,
+            prompt_tokens=pulse.counters.prompt_tokens,
+            tokens=pulse.counters.tokens,
+            failed_checks=min(pulse.failed_checks, _COUNT_LIMIT),
+        )
+
+    def _quiet(self) -> Quiet | None:
+        rest, drain = self.seen.rest, self.runner.spec.drain
+        if rest is None or drain is None or rest.order != drain.since:
+            return None
+        return Quiet(since=timestamp(rest.since), drain_seen=rest.order)
+
+    def describe(self) -> str:
+        """For the log."""
+        host = self.seen.held.host
+        return f"{self.runner.key} holds {show_bytes(host) if host else 'an unknown amount'}"
+
+
+def _seen_before(found: AgentStatus) -> Seen:
+    """What an agent that lived before on this node has told, so that a restart takes nothing back."""
+    health, rest = found.health, None
+    if found.quiet is not None:
+        rest = Rest(since=moment_of(found.quiet.since), order=found.quiet.drain_seen)
+    if health is None:
+        return Seen(memory=found.memory, rest=rest)
+    pulse = Pulse(
+        state=health.state,
+        busy=health.busy,
+        failed_checks=health.failed_checks,
+        was_ready=health.state in ("Ready", "Silent", "Hung"),
+        counters=Counters(health.served, health.prompt_tokens, health.tokens),
+    )
+    return Seen(pulse=pulse, since=health.since, memory=found.memory, rest=rest)

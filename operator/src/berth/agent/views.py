@@ -1,0 +1,149 @@
+"""What do agents see of the cluster? Watches that all agents of one process share.
+
+One process is one agent on a real node, and many on the fake nodes of a test: each object is
+parsed once, and those of other nodes are not kept at all.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from berth.agent.pods import SELECTOR, Pod, read_pod
+from berth.api.meta import OwnerReference
+from berth.api.model import Model
+from berth.api.residency import Residency
+from berth.api.runner import Runner
+from berth.kube.cache import Cache, key_of, typed_cache
+from berth.kube.client import Kube
+from berth.kube.refs import NODES, PODS, ref_of
+
+Object = dict[str, Any]
+
+
+class Listener(Protocol):
+    """One node's agent. A value of None: the object is gone, from the cluster or from the node."""
+
+    node: str
+
+    def runner_changed(self, key: str, runner: Runner | None) -> None: ...
+
+    def pod_changed(self, key: str, pod: Pod | None) -> None: ...
+
+    def policy_changed(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What of a Node object matters here."""
+
+    name: str
+    uid: str
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> OwnerReference:
+        return OwnerReference(api_version="v1", kind="Node", name=self.name, uid=self.uid)
+
+
+class Views:
+    """The watches. ``epoch`` is the highest epoch of a controller that any Runner carried."""
+
+    def __init__(self, kube: Kube, nodes: Collection[str]) -> None:
+        """``nodes``: all that an agent may be added for."""
+        one = next(iter(nodes)) if len(nodes) == 1 else ""
+        self._nodes = frozenset(nodes)
+        self._listeners: dict[str, Listener] = {}
+        self.epoch = 0
+        self.runners: Cache[Runner | None] = Cache(
+            kube, ref_of(Runner), self._read_runner, changed=self._runner_changed
+        )
+        self.pods: Cache[Pod | None] = Cache(
+            kube,
+            PODS,
+            self._read_pod,
+            changed=self._pod_changed,
+            labels=SELECTOR,
+            fields=f"spec.nodeName={one}" if one else "",
+        )
+        self.nodes: Cache[NodeInfo | None] = Cache(
+            kube,
+            NODES,
+            _read_node,
+            changed=self._policy_changed,
+            fields=f"metadata.name={one}" if one else "",
+        )
+        self.residencies = typed_cache(kube, Residency, changed=self._policy_changed)
+        self.models: Cache[Model | None] = Cache(
+            kube, ref_of(Model), _read_model, changed=self._policy_changed
+        )
+
+    def add(self, listener: Listener) -> None:
+        """Tell this agent of its node's objects from now on, and of those known already."""
+        self._listeners[listener.node] = listener
+        for key, runner in list(self.runners.items()):
+            if runner is not None and runner.spec.node_name == listener.node:
+                listener.runner_changed(key, runner)
+        for key, pod in list(self.pods.items()):
+            if pod is not None and pod.node == listener.node:
+                listener.pod_changed(key, pod)
+
+    def remove(self, listener: Listener) -> None:
+        if self._listeners.get(listener.node) is listener:
+            del self._listeners[listener.node]
+
+    @property
+    def caches(self) -> tuple[Cache[Any], ...]:
+        """What is to be run."""
+        return (self.runners, self.pods, self.nodes, self.residencies, self.models)
+
+    def is_synced(self) -> bool:
+        return all(cache.synced.is_set() for cache in self.caches)
+
+    def host_path_models(self) -> Iterable[Model]:
+        """Models whose files are host paths."""
+        return [model for model in self.models.values() if model is not None]
+
+    def _read_runner(self, obj: Object) -> Runner | None:
+        """None, which is not kept, for one of a node that nobody here works on."""
+        spec = obj.get("spec") or {}
+        self.epoch = max(self.epoch, int(spec.get("epoch") or 0))
+        if spec.get("nodeName") not in self._nodes:
+            return None
+        return Runner.model_validate(obj)
+
+    def _read_pod(self, obj: Object) -> Pod | None:
+        pod = read_pod(obj)
+        return pod if pod is not None and pod.node in self._nodes else None
+
+    def _runner_changed(self, key: str, runner: Runner | None) -> None:
+        if runner is not None and (listener := self._listeners.get(runner.spec.node_name)):
+            listener.runner_changed(key, runner)
+        elif runner is None:
+            for listener in self._listeners.values():
+                listener.runner_changed(key, None)
+
+    def _pod_changed(self, key: str, pod: Pod | None) -> None:
+        if pod is not None and (listener := self._listeners.get(pod.node)):
+            listener.pod_changed(key, pod)
+        elif pod is None:
+            for listener in self._listeners.values():
+                listener.pod_changed(key, None)
+
+    def _policy_changed(self, _key: str, _value: object) -> None:
+        for listener in self._listeners.values():
+            listener.policy_changed()
+
+
+def _read_node(obj: Object) -> NodeInfo:
+    meta = obj["metadata"]
+    return NodeInfo(
+        name=key_of(obj), uid=meta.get("uid", ""), labels=dict(meta.get("labels") or {})
+    )
+
+
+def _read_model(obj: Object) -> Model | None:
+    """None, which is not kept, for a Model that names no host path."""
+    source = (obj.get("spec") or {}).get("source") or {}
+    if not (source.get("path") or {}).get("hostPath"):
+        return None
+    return Model.model_validate(obj)
