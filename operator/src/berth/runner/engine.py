@@ -72,8 +72,9 @@ def _die_with_parent() -> None:
 
 def _read(pipe: IO[bytes], tell: Callable[[Line], None]) -> None:
     # readline with a bound: an engine that never ends its line must not fill the memory.
-    while chunk := pipe.readline(LINE_LIMIT * 4):
-        tell(read_line(chunk.decode(errors="replace")))
+    with pipe:
+        while chunk := pipe.readline(LINE_LIMIT * 4):
+            tell(read_line(chunk.decode(errors="replace")))
 
 
 def reap_all(engine_pid: int) -> int | None:

@@ -78,11 +78,11 @@ class Tail:
 
     def add(self, line: Line) -> None:
         """Remember a line if it may be told. Set `is_private` once requests can arrive."""
-        if line.level == "debug" or not line.message:
+        if line.level == "debug" or line.category in _REQUEST or not line.message:
             return
         if not self.is_private:
             self._lines.append(str(line))
-        elif line.level in {"warning", "error"} and line.category not in _REQUEST:
+        elif line.level in {"warning", "error"}:
             self._lines.append(redact(str(line)))
 
     def lines(self) -> list[str]:
