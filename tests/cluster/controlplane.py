@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster import build, certs, ports
+from cluster import build, certs, packages, ports
 from cluster.problem import Problem
 from cluster.processes import ProcessTable
 
@@ -146,6 +146,7 @@ def control_plane(state_dir: Path, settings: Settings | None = None) -> Iterator
 
 def start(state_dir: Path, settings: Settings) -> ControlPlane:
     """Starts what is not running yet; asking again with the same folder changes nothing."""
+    packages.ensure(packages.CONTROL_PLANE)
     plane = _remembered(state_dir) or _planned(state_dir, settings)
     plane.authority.ensure()
     _write_kubeconfigs(plane)

@@ -163,6 +163,15 @@ def _command() -> list[str]:
     return ["buildah", "--root", str(_store()), "--runroot", str(_store().with_name("buildah-run"))]
 
 
+def _builder_env() -> dict[str, str]:
+    """Settings that keep the builder out of /etc, where it would make a folder for networks."""
+    config = cache.root() / "containers.conf"
+    networks = cache.root() / "buildah-networks"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(f'[network]\nnetwork_config_dir = "{networks}"\n')
+    return {"CONTAINERS_CONF": str(config)}
+
+
 def _store() -> Path:
     return cache.root() / "buildah"
 
@@ -171,7 +180,9 @@ def _run(command: list[str], *, purpose: str, todo: str) -> None:
     log = cache.root() / "log" / f"{Path(command[0]).name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        status = subprocess.run(command, check=False, stdout=output, stderr=output).returncode
+        status = subprocess.run(
+            command, env=os.environ | _builder_env(), check=False, stdout=output, stderr=output
+        ).returncode
     if status != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise Problem(f"{purpose} failed:\n{tail}\n", todo=f"{todo} ({log})")

@@ -60,7 +60,9 @@ def _apt(*args: str) -> bool:
     # Packages must not start daemons of their own: ours run under our own folder.
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with _no_daemons():
-        return subprocess.run(command, env=env, check=False, stdout=2).returncode == 0
+        return (
+            subprocess.run(command, env=env, check=False, stdout=subprocess.DEVNULL).returncode == 0
+        )
 
 
 class _no_daemons:  # noqa: N801 - used as a verb

@@ -120,6 +120,10 @@ def forward(cluster: Cluster, api: Api, *, port: int) -> str:
         table.stop("forward")
         ports.require_free(port, purpose="the gateway (make up PORT=…)")
         table.start("forward", command)
+        table.wait_until(
+            lambda: not ports.is_free(port),
+            what=f"port {port} listens", process="forward", deadline_s=10,
+        )  # fmt: skip
     return f"http://127.0.0.1:{port}"
 
 

@@ -62,7 +62,7 @@ def preflight(state_dir: Path) -> None:
     build.go_version()
     cgroups.require()
     cache.require_space(state_dir, needed=4 << 30, purpose="a cluster")
-    packages.ensure(packages.CONTROL_PLANE, packages.NODE)
+    packages.ensure(packages.NODE)
 
 
 def up(state_dir: Path, *, audit: bool = False) -> Cluster:
