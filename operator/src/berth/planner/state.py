@@ -184,6 +184,10 @@ class Runner:
     kill: bool = False
     """Killing by hand was asked for: the same as a crash."""
     epoch: int = 0
+    reserved_at: float | None = None
+    """When it became Reserved; unset: ``created``."""
+    foreign_deletion: bool = False
+    """Somebody else deletes its pod while its Runner object still stands."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +243,9 @@ class Model:
     priority: int = 0
     suspended: bool = False
     load_asked: float | None = None
-    """A load by hand that was not acted on yet, and when it was seen."""
+    """A load by hand, and when it was seen; stays set until the model is up, failed or refused for good."""
     unload_asked: float | None = None
+    """An unload by hand that was not acted on yet, and when it was seen."""
     not_before: float | None = None
     """Set by an unload by hand: only demand that began later counts."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -255,6 +260,8 @@ class Model:
     restarts: Restarts = Restarts()
     local_nodes: frozenset[str] | None = None
     """Nodes that alone can see its files (host paths); ``None``: any node."""
+    autoload_done: bool = False
+    """It has been up once since it was declared: ``autoload`` has had its turn."""
 
 
 @dataclass(frozen=True)
@@ -274,3 +281,15 @@ class State:
     """By model key, settings hash and device class: what earlier runners really took."""
     recently_freed: Mapping[str, float] = field(default_factory=dict)
     """By ``node/device``: when a runner there was last seen to be gone."""
+    healthy_needed_s: float = 90.0
+    """How long the watches must have been healthy before anything idle is unloaded or evicted."""
+    drain_quiet_s: float = 2.0
+    """How long a draining runner must have been quiet before it is stopped."""
+    lost_after_s: float = 60.0
+    """How long a node may be not ready before its runners count as lost."""
+    reserve_patience_s: float = 60.0
+    """How long a reservation may be refused by the agent with nothing in the way."""
+    spare_grace_s: float = 30.0
+    """How long an idle victim that turned out to be busy is waited for before it is spared."""
+    first_use_s: float = 10.0
+    """How long a runner that has just come up keeps its place for those who waited for it."""

@@ -1,0 +1,324 @@
+"""What is free, coming and held at this moment of the pass? The ledger that one pass works on.
+
+The only mutable thing in the planner: it starts as the snapshot says and follows every action
+that the pass decides, so that two decisions of one pass never count the same bytes twice.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from berth.planner.actions import Action, Drain, Prepare, Refuse, Reserve, Spare, Stop, Wait
+from berth.planner.arithmetic import is_unified, rooms
+from berth.planner.state import HOST, Claim, Model, Node, Runner, Stage, State
+from berth.reasons import Reason
+
+ALLOCATABLE = "allocatable"
+"""The scheduler's arithmetic of host memory: allocatable less the requests of all pods."""
+AUTOLOAD_FIT = "Fit"
+PODS = "pods"
+"""The scheduler's count of pods."""
+
+Amounts = dict[str, int]
+"""Bytes by HOST, ALLOCATABLE and device UUID; a count by PODS."""
+
+_ENDING = frozenset({Stage.STOPPING, Stage.FAILED})
+_LOADED = frozenset({Stage.RESERVED, Stage.STARTING, Stage.UP})
+_WITH_POD = frozenset({Stage.STARTING, Stage.UP, Stage.STOPPING})
+LOADING = frozenset({Stage.RESERVED, Stage.STARTING})
+
+
+@dataclass
+class NodeBook:
+    """One node's amounts. ``free`` counts every ledger entry; ``coming`` is what is being given back."""
+
+    node: Node
+    free: Amounts
+    coming: Amounts
+    emptied: Amounts
+    """What one runner could get at most if every runner of ours and every stranger were gone."""
+    disk: int
+    unsure: frozenset[str]
+    unified: frozenset[str]
+
+    def later(self, dim: str) -> int:
+        """Amount free once what is draining or stopping has gone."""
+        return self.free.get(dim, 0) + self.coming.get(dim, 0)
+
+    def lacks(self, takes: Mapping[str, int]) -> Amounts:
+        """What is missing for ``takes`` even when everything that is coming has come."""
+        return {
+            dim: size - self.later(dim)
+            for dim, size in takes.items()
+            if size > 0 and size > self.later(dim)
+        }
+
+    def holds_now(self, takes: Mapping[str, int]) -> bool:
+        """Whether ``takes`` is free without waiting for anybody."""
+        return all(size <= self.free.get(dim, 0) for dim, size in takes.items() if size > 0)
+
+
+def amounts(node: Node, claim: Claim, unified: frozenset[str]) -> Amounts:
+    """What a runner with ``claim`` takes of ``node``; unified devices are host memory."""
+    host = int(claim.host)
+    found: Amounts = {PODS: 1, ALLOCATABLE: host}
+    for uuid, size in claim.devices:
+        if uuid in unified:
+            host += size
+        else:
+            found[uuid] = found.get(uuid, 0) + size
+    found[HOST] = host
+    return found
+
+
+@dataclass
+class Book:
+    """The pass's working ledger over the whole cluster."""
+
+    state: State
+    models: dict[str, Model]
+    by_model: dict[str, list[Runner]]
+    by_node: dict[str, list[Runner]]
+    nodes: dict[str, Node]
+    actions: list[Action] = field(default_factory=list)
+    outcome: dict[str, Refuse | Wait] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    spared: set[str] = field(default_factory=set)
+    placed: dict[str, list[Prepare | Reserve]] = field(default_factory=dict)
+    rolling: set[str] = field(default_factory=set)
+    """Nodes on which a runner is being replaced: one at a time on each."""
+    wakes: list[float] = field(default_factory=list)
+    started: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    """Models whose planning raised: nothing more is decided for them in this pass."""
+    _books: dict[str, NodeBook] = field(default_factory=dict)
+    _groups: dict[str, int] | None = None
+    _autoload: frozenset[str] | None = None
+    _newcomers: dict[str, list[Runner]] | None = None
+    _reserved_on: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, state: State) -> "Book":
+        """The book as the snapshot says."""
+        by_model: dict[str, list[Runner]] = defaultdict(list)
+        by_node: dict[str, list[Runner]] = defaultdict(list)
+        for runner in sorted(state.runners, key=lambda entry: entry.uid):
+            by_model[runner.model].append(runner)
+            by_node[runner.node].append(runner)
+        return cls(
+            state=state,
+            models={model.key: model for model in state.models},
+            by_model=dict(by_model),
+            by_node=dict(by_node),
+            nodes={node.name: node for node in state.nodes},
+        )
+
+    def wake(self, at: float | None) -> None:
+        """Time alone changes the plan at ``at``."""
+        if at is not None and at > self.state.now:
+            self.wakes.append(at)
+
+    # Runners.
+
+    def is_leaving(self, runner: Runner) -> bool:
+        """Whether its bytes are coming: draining, stopping or ended, by the snapshot or this pass."""
+        if runner.uid in self.stopped or runner.uid in self.drained:
+            return True
+        if runner.stage in _ENDING or runner.pod_deleting:
+            return True
+        return runner.drain is not None and runner.uid not in self.spared
+
+    def is_lost(self, runner: Runner) -> bool:
+        """Whether its node is gone, or has not been ready for ``lost_after_s``."""
+        node = self.nodes.get(runner.node)
+        if runner.stage is Stage.LOST or node is None:
+            return True
+        since = node.not_ready_since
+        if node.ready or since is None:
+            return False
+        return self.state.now - since >= self.state.lost_after_s
+
+    def live(self, model: str) -> list[Runner]:
+        """The model's runners that stay: neither leaving nor lost."""
+        return [
+            runner
+            for runner in self.by_model.get(model, ())
+            if not self.is_leaving(runner) and not self.is_lost(runner)
+        ]
+
+    def leaving(self, model: str) -> list[Runner]:
+        """The model's runners that are on their way out on nodes that still answer."""
+        return [
+            runner
+            for runner in self.by_model.get(model, ())
+            if self.is_leaving(runner) and not self.is_lost(runner)
+        ]
+
+    def drains_for(self, newcomer: str) -> list[Runner]:
+        """The runners that drain to make room for a model, as the snapshot says."""
+        if self._newcomers is None:
+            found: dict[str, list[Runner]] = defaultdict(list)
+            for runner in self.state.runners:
+                if runner.drain is not None and runner.drain.reason is Reason.MAKE_ROOM:
+                    found[runner.drain.newcomer].append(runner)
+            self._newcomers = dict(found)
+        return self._newcomers.get(newcomer, [])
+
+    # Amounts.
+
+    def at(self, name: str) -> NodeBook:
+        """The node's amounts, worked out when first asked for."""
+        book = self._books.get(name)
+        if book is None:
+            book = self._books[name] = self._open(self.nodes[name])
+        return book
+
+    def takes(self, runner: Runner, unified: frozenset[str]) -> Amounts:
+        """What a ledger entry holds: the larger of claim and measurement in each place."""
+        if runner.stage is Stage.PREPARING:
+            return {}  # It claims disk only; once reserved by this pass, `place` has counted it.
+        found = amounts(self.nodes[runner.node], runner.claim, unified)
+        seen: Amounts = {}
+        for place, size in runner.measured:
+            dim = HOST if place in unified else place
+            seen[dim] = seen.get(dim, 0) + size
+        for dim, total in seen.items():
+            if dim == HOST or dim in found:
+                found[dim] = max(found.get(dim, 0), total)
+        return found
+
+    def _open(self, node: Node) -> NodeBook:
+        mine = self.by_node.get(node.name, [])
+        unified = frozenset(device.uuid for device in node.devices if is_unified(device))
+        found = rooms(node, mine)
+        entries = [runner for runner in mine if runner.stage is not Stage.PREPARING]
+        requests = sum(runner.claim.host for runner in entries)
+        book = NodeBook(
+            node=node,
+            free={dim: int(room.free) for dim, room in found.items()}
+            | {
+                ALLOCATABLE: node.allocatable - node.requested - requests,
+                PODS: node.allocatable_pods - node.pods - len(entries),
+            },
+            coming={},
+            emptied={dim: int(room.emptied) for dim, room in found.items()}
+            | {ALLOCATABLE: int(node.allocatable), PODS: node.allocatable_pods},
+            disk=int(node.disk_free) - sum(self._fetching(runner) for runner in mine),
+            unsure=frozenset(dim for dim, room in found.items() if room.unsure),
+            unified=unified,
+        )
+        for runner in entries:
+            if self.is_leaving(runner):
+                _add(book.coming, self.takes(runner, unified), 1)
+        return book
+
+    def _fetching(self, runner: Runner) -> int:
+        model = self.models.get(runner.model)
+        if runner.stage is not Stage.PREPARING or runner.fetched or model is None:
+            return 0
+        return missing_bytes(model, self.nodes[runner.node])
+
+    def group_size(self, policy: str) -> int:
+        """How many runners are loaded, and stay, on the nodes that a policy governs."""
+        if self._groups is None:
+            counts: dict[str, int] = defaultdict(int)
+            for runner in self.state.runners:
+                node = self.nodes.get(runner.node)
+                if node is not None and runner.stage in _LOADED and not self.is_leaving(runner):
+                    counts[node.policy.name] += 1
+            self._groups = dict(counts)
+        return self._groups.get(policy, 0)
+
+    def group_pods(self, policy: str) -> int:
+        """How many pods of runners exist, leaving ones included, or start in this pass, in a group."""
+        return sum(
+            1
+            for runner in self.state.runners
+            if runner.node in self.nodes
+            and self.nodes[runner.node].policy.name == policy
+            and (runner.pod_exists or runner.stage in _WITH_POD or runner.uid in self.started)
+        )
+
+    def placed_on(self, node: str) -> bool:
+        """Whether this pass reserved a place on the node."""
+        return node in self._reserved_on
+
+    def autoloads(self, model: Model) -> bool:
+        """Whether a policy loads the model at start: by its key or name, or all that fit."""
+        if self._autoload is None:
+            listed = {name for node in self.state.nodes for name in node.policy.autoload}
+            self._autoload = frozenset(listed)
+        if not self._autoload:
+            return False
+        return not self._autoload.isdisjoint((AUTOLOAD_FIT, model.key, short_name(model.key)))
+
+    # Decisions.
+
+    def decide(self, runner: Runner, action: Drain | Spare | Stop) -> None:
+        """Note what happens to a runner and count its bytes accordingly."""
+        before = self.is_leaving(runner)
+        if runner.uid in self.spared:
+            # Wanted by another after all: the drain goes on under its name instead of being undone.
+            self.spared.discard(runner.uid)
+            self.actions.remove(Spare(runner.uid))
+        if isinstance(action, Spare):
+            self.spared.add(runner.uid)
+        elif isinstance(action, Drain):
+            self.drained.add(runner.uid)
+        else:
+            self.stopped.add(runner.uid)
+        self.actions.append(action)
+        self._shift(runner, int(self.is_leaving(runner)) - int(before))
+
+    def _shift(self, runner: Runner, sign: int) -> None:
+        node = self.nodes.get(runner.node)
+        if sign == 0 or node is None:
+            return
+        if runner.node in self._books:
+            book = self._books[runner.node]
+            _add(book.coming, self.takes(runner, book.unified), sign)
+        if self._groups is not None and runner.stage in _LOADED:
+            name = node.policy.name
+            self._groups[name] = self._groups.get(name, 0) - sign
+
+    def place(self, action: Prepare | Reserve) -> None:
+        """Note a placement; a reservation is in the ledger from here on."""
+        self.actions.append(action)
+        self.placed.setdefault(action.model, []).append(action)
+        book = self.at(action.place.node)
+        if isinstance(action, Prepare):
+            book.disk -= missing_bytes(self.models[action.model], book.node)
+            return
+        self._reserved_on.add(action.place.node)
+        _add(book.free, amounts(book.node, action.claim, book.unified), -1)
+        if self._groups is not None:
+            name = book.node.policy.name
+            self._groups[name] = self._groups.get(name, 0) + 1
+
+    def refuse(self, action: Refuse | Wait) -> None:
+        """Note why a wanted model is not placed now."""
+        self.actions.append(action)
+        self.outcome[action.model] = action
+        if isinstance(action, Wait):
+            self.wake(action.until)
+
+
+def short_name(key: str) -> str:
+    """The name without its namespace."""
+    return key.rpartition("/")[2]
+
+
+def missing_bytes(model: Model, node: Node) -> int:
+    """Bytes of the model's files that ``node`` does not have yet."""
+    return sum(size for digest, size in model.files if not digest or digest not in node.files)
+
+
+def is_here(model: Model, node: Node) -> bool:
+    """Whether every file of the model is in the node's store."""
+    return all(digest and digest in node.files for digest, _ in model.files)
+
+
+def _add(target: Amounts, delta: Mapping[str, int], sign: int) -> None:
+    for dim, size in delta.items():
+        target[dim] = target.get(dim, 0) + sign * size

@@ -1,0 +1,606 @@
+"""Where does a wanted model go, who makes room, and what is told where it goes nowhere?"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from berth.planner.actions import Action, Drain, Plan, Prepare, Refuse, Reserve, Wait
+from berth.planner.plan import make_plan
+from berth.planner.state import Need, Stage, State, Taint, Toleration
+from berth.reasons import Reason
+from builders import (
+    NOW,
+    cluster,
+    cpu_node,
+    device,
+    draining,
+    failed,
+    gib,
+    model,
+    need,
+    node,
+    policy,
+    runner,
+    waiting,
+)
+
+FILES = (("sha-a", gib(3)),)
+
+
+def places(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What was placed: the kind, the node, and the devices by their last figure."""
+    return [
+        (type(a).__name__, a.place.node, tuple(uuid.rpartition("-")[2] for uuid in a.place.devices))
+        for a in plan.actions
+        if isinstance(a, (Prepare, Reserve))
+    ]
+
+
+def victims(plan: Plan) -> list[str]:
+    return [a.runner for a in plan.actions if isinstance(a, Drain) and a.reason is Reason.MAKE_ROOM]
+
+
+def refusals(plan: Plan) -> list[tuple[Reason, bool]]:
+    return [(a.reason, a.final) for a in plan.actions if isinstance(a, Refuse)]
+
+
+def only(plan: Plan, kind: type[Action]) -> Action:
+    found = [a for a in plan.actions if isinstance(a, kind)]
+    assert len(found) == 1, plan.actions
+    return found[0]
+
+
+PLACED = [
+    pytest.param(
+        cluster(node(), waiting()),
+        [("Reserve", "gpu-1", ("0",))],
+        id="a model that somebody waits for is put where it fits",
+    ),
+    pytest.param(
+        cluster(node(), waiting(files=FILES)),
+        [("Prepare", "gpu-1", ("0",))],
+        id="files that are not on the node are fetched before anything is reserved",
+    ),
+    pytest.param(
+        cluster(node("gpu-1"), node("gpu-2", files=["sha-a"]), waiting(files=FILES)),
+        [("Reserve", "gpu-2", ("0",))],
+        id="a node that has the files comes first",
+    ),
+    pytest.param(
+        cluster(node("gpu-1", gpu=51.2), node("gpu-2", gpu=25.6), waiting()),
+        [("Reserve", "gpu-2", ("0",))],
+        id="the tightest fit comes first",
+    ),
+    pytest.param(
+        cluster(node("gpu-2"), node("gpu-1"), waiting()),
+        [("Reserve", "gpu-1", ("0",))],
+        id="equal places are taken by name",
+    ),
+    pytest.param(
+        cluster(node(gpus=2), runner("b", 20), model("b", 20), waiting(gpu=20)),
+        [("Reserve", "gpu-1", ("1",))],
+        id="a free device comes before a victim",
+    ),
+    pytest.param(
+        cluster(node(gpus=4), waiting(needs=(need(gpus=(10, 10)),))),
+        [("Reserve", "gpu-1", ("0", "1"))],
+        id="tensor parallelism takes as many devices as it asks for",
+    ),
+    pytest.param(
+        cluster(node(gpus=2), waiting(device="cuda:1")),
+        [("Reserve", "gpu-1", ("1",))],
+        id="a device asked for by index is the one that is used",
+    ),
+    pytest.param(
+        cluster(node(gpus=2), waiting(device="GPU-gpu-1-1")),
+        [("Reserve", "gpu-1", ("1",))],
+        id="a device asked for by UUID is the one that is used",
+    ),
+    pytest.param(
+        cluster(node(gpus=2, policy=policy(devices=frozenset({"1"}))), waiting()),
+        [("Reserve", "gpu-1", ("1",))],
+        id="devices that the policy does not list are left alone",
+    ),
+    pytest.param(
+        cluster(cpu_node(), waiting(gpu=None, host=8)),
+        [("Reserve", "cpu-1", ())],
+        id="a node without a GPU runs models on its CPU",
+    ),
+    pytest.param(
+        cluster(node(), cpu_node(), waiting(needs=(need(10), need(None, 11)))),
+        [("Reserve", "gpu-1", ("0",))],
+        id="auto takes a GPU first",
+    ),
+    pytest.param(
+        cluster(node(), cpu_node(), waiting(needs=(need(40), need(None, 41)))),
+        [("Reserve", "cpu-1", ())],
+        id="the CPU is used where no GPU could hold the model even emptied",
+    ),
+    pytest.param(
+        cluster(
+            node(), cpu_node(), waiting(needs=(need(20), need(None, 21))),
+            model("b", 20), runner("b", 20, busy=1),
+        ),
+        [],
+        id="a busy GPU means waiting, never the CPU",
+    ),
+    pytest.param(
+        cluster(node(policy=policy(cpu_runners="Always")), waiting(gpu=None)),
+        [("Reserve", "gpu-1", ())],
+        id="a policy may allow CPU runners beside GPUs",
+    ),
+    pytest.param(
+        cluster(node(), waiting(needs=(need(30, 2), need(22, 12), need(15, 20)))),
+        [("Reserve", "gpu-1", ("0",))],
+        id="experts go to the host where the model is larger than the GPU",
+    ),
+    pytest.param(
+        cluster(
+            node("gpu-1", labels={"zone": "x"}), node("gpu-2", labels={"zone": "y"}),
+            waiting(node_selector={"zone": "y"}),
+        ),
+        [("Reserve", "gpu-2", ("0",))],
+        id="the node selector is kept",
+    ),
+    pytest.param(
+        cluster(
+            node(taints=(Taint("team", "x"),)),
+            waiting(tolerations=(Toleration("team", "Equal", "x"),)),
+        ),
+        [("Reserve", "gpu-1", ("0",))],
+        id="a tolerated taint does not matter",
+    ),
+    pytest.param(
+        cluster(node("gpu-1"), node("gpu-2"), waiting(local_nodes=frozenset({"gpu-2"}))),
+        [("Reserve", "gpu-2", ("0",))],
+        id="files that one node alone can see tie the model to it",
+    ),
+    pytest.param(
+        cluster(node("gpu-1"), node("gpu-2"), waiting(restarts=failed(Reason.NO_MEMORY, excluded=(("gpu-1", NOW + 30),), count=0))),
+        [("Reserve", "gpu-2", ("0",))],
+        id="a node where a load just failed is left out",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 20, since=NOW - 5), waiting("b", 20, since=NOW - 9),
+        ),
+        [("Reserve", "gpu-1", ("0",))],
+        id="of two that wait for one place one gets it",
+    ),
+    pytest.param(
+        cluster(node(gpus=0, devices=(device(0, 0, used=None, unified=True),), host=128), waiting(gpu=100)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="unified boards are accounted by the host's memory",
+    ),
+    pytest.param(
+        cluster(node(), runner("a", stage=Stage.PREPARING, fetched=True), waiting(files=FILES)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="a runner whose files were verified is planned again and reserved",
+    ),
+    pytest.param(
+        cluster(node(), model(load_asked=NOW - 1)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="a load by hand loads",
+    ),
+    pytest.param(
+        cluster(node(), model(used=NOW)),
+        [],
+        id="use alone never loads",
+    ),
+    pytest.param(
+        cluster(node(), model(min_replicas=2, max_replicas=1)),
+        [("Reserve", "gpu-1", ("0",)), ("Reserve", "gpu-1", ("0",))],
+        id="minReplicas is loaded without a request",
+    ),
+    pytest.param(
+        cluster(node(gpus=2), model(pinned=True, pin_to=("gpu-1/cuda:1", "gpu-1/cuda:0"))),
+        [("Reserve", "gpu-1", ("0",)), ("Reserve", "gpu-1", ("1",))],
+        id="a pinned model is loaded on each place that it names",
+    ),
+    pytest.param(
+        cluster(node(policy=policy(autoload=("Fit",))), model("a", 10), model("b", 20)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="autoload Fit loads what fits without taking from anybody",
+    ),
+    pytest.param(
+        cluster(node(policy=policy(autoload=("Fit",))), model("a", 10, autoload_done=True)),
+        [],
+        id="autoload has its turn once",
+    ),
+    pytest.param(
+        cluster(node(), waiting(suspended=True)),
+        [],
+        id="a suspended model is not loaded whoever waits",
+    ),
+    pytest.param(
+        cluster(node(), waiting(since=NOW - 10, not_before=NOW - 5)),
+        [],
+        id="requests from before an unload by hand load nothing",
+    ),
+    pytest.param(
+        cluster(node(), waiting(since=NOW - 2, not_before=NOW - 5)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="requests from after an unload by hand load again",
+    ),
+    pytest.param(
+        cluster(node(), waiting(), runner(stage=Stage.STOPPING)),
+        [],
+        id="no second copy is made while the old pod still stops",
+    ),
+    pytest.param(
+        cluster(
+            node("gpu-1", ready=False, not_ready_since=NOW - 61), node("gpu-2"),
+            waiting(), runner(),
+        ),
+        [("Reserve", "gpu-2", ("0",))],
+        id="a model whose node is lost goes elsewhere after a minute",
+    ),
+    pytest.param(
+        cluster(
+            node("gpu-1", ready=False, not_ready_since=NOW - 30), node("gpu-2"),
+            waiting(), runner(),
+        ),
+        [],
+        id="a node that is not ready for a moment loses nothing",
+    ),
+    pytest.param(
+        cluster(node(gpus=2, host=1.5), waiting("a", 10, host=0.4), waiting("b", 10, host=0.4)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="host memory bounds a place as well as the GPU does",
+    ),
+    pytest.param(
+        cluster(node(allocatable=gib(1.5)), waiting("a", 5), waiting("b", 5)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="the scheduler's arithmetic bounds a place as well",
+    ),
+    pytest.param(
+        cluster(node(allocatable_pods=110, pods=110), waiting()),
+        [],
+        id="a node that is full of pods takes no more",
+    ),
+    pytest.param(
+        cluster(node(disk_free=gib(1)), waiting(files=FILES)),
+        [],
+        id="files that the disk cannot hold are not fetched",
+    ),
+    pytest.param(
+        cluster(node(devices=(device(used=20.0),)), waiting(gpu=10)),
+        [],
+        id="memory used by strangers is not free",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 20), model("b", 20), runner("b", 20, stage=Stage.STOPPING),
+        ),
+        [("Reserve", "gpu-1", ("0",))],
+        id="what is stopping counts as coming, and nobody else is drained",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20, files=FILES), model("b", 20), runner("b", 20, busy=1)),
+        [("Prepare", "gpu-1", ("0",))],
+        id="files are fetched while the place is still taken",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "want"), PLACED)
+def test_a_wanted_model_gets_its_place(state: State, want: Sequence[object]) -> None:
+    assert places(make_plan(state)) == want
+    assert make_plan(state) == make_plan(state)
+
+
+VICTIMS = [
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20)),
+        ["r-b"],
+        id="an idle runner makes room",
+    ),
+    pytest.param(
+        cluster(
+            node(gpus=2), waiting("a", 20),
+            model("b", 20, used=NOW - 100), runner("b", 20),
+            model("c", 20, used=NOW - 200), runner("c", 20, at=1),
+        ),
+        ["r-c"],
+        id="the least recently used goes first",
+    ),
+    pytest.param(
+        cluster(
+            node(gpus=2), waiting("a", 20),
+            model("b", 20, used=NOW - 100), runner("b", 20),
+            model("c", 20, used=NOW - 200, priority=5), runner("c", 20, at=1),
+        ),
+        ["r-b"],
+        id="the lower priority goes first",
+    ),
+    pytest.param(
+        cluster(
+            node(gpus=2), waiting("a", 20),
+            model("b", 20, used=NOW - 100), runner("b", 20),
+            model("c", 20, used=NOW - 900, min_replicas=1), runner("c", 20, at=1),
+        ),
+        ["r-b"],
+        id="kept-loaded runners go last",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 16),
+            model("b", 4, used=NOW - 300), runner("b", 4),
+            model("c", 4, used=NOW - 200), runner("c", 4),
+            model("d", 12, used=NOW - 100), runner("d", 12),
+        ),
+        ["r-d"],
+        id="a member of the set that is not needed is not stopped",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, busy=1)),
+        [],
+        id="a busy runner is never a victim",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), waiting("b", 20), runner("b", 20)),
+        [],
+        id="a runner whose model has requests waiting is never a victim",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, stage=Stage.STARTING)),
+        [],
+        id="a loading runner is never a victim",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20, pinned=True), runner("b", 20)),
+        [],
+        id="a pinned runner is never a victim",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 23),
+            model("b", 10), runner("b", 10), model("c", 10), runner("c", 10, busy=1),
+        ),
+        [],
+        id="where no set is enough nobody is touched",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 30), model("b", 20), runner("b", 20)),
+        [],
+        id="a model that can never fit evicts nobody",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20), healthy_since=NOW - 30),
+        [],
+        id="nobody is evicted until the watches have been healthy for a while",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, up_since=NOW - 3)),
+        [],
+        id="who has just come up keeps its place until those who waited have reached it",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20, used=NOW - 1), runner("b", 20, up_since=NOW - 3)),
+        ["r-b"],
+        id="who has come up and served may give way",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 20, since=NOW - 61),
+            model("b", 20, waiting=3, waiting_since=NOW - 5), runner("b", 20, busy=1),
+        ),
+        ["r-b"],
+        id="a busy runner gives way to who waited for the fairness window",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 20, since=NOW - 61),
+            model("b", 20), runner("b", 20, busy=1, up_since=NOW - 30),
+        ),
+        [],
+        id="nobody loses its place before it had it for the fairness window",
+    ),
+    pytest.param(
+        cluster(
+            node(), waiting("a", 20),
+            model("b", 8), draining(runner("b", 8), newcomer="ns/z"),
+            waiting("z", 4), runner("z", 4, stage=Stage.RESERVED),
+            model("c", 12), runner("c", 12),
+        ),
+        ["r-c"],
+        id="the bytes of a draining runner count once",
+    ),
+    pytest.param(
+        cluster(node(), model("a", 20, min_replicas=1), model("b", 20, min_replicas=1), runner("b", 20)),
+        [],
+        id="two kept-loaded models that exclude each other do not swap",
+    ),
+    pytest.param(
+        cluster(node(), model("a", 20, min_replicas=1), model("b", 20, used=NOW - 10), runner("b", 20)),
+        [],
+        id="where nobody waits what was used a moment ago stays",
+    ),
+    pytest.param(
+        cluster(node(policy=policy(autoload=("a",))), model("a", 20), model("b", 20), runner("b", 20)),
+        [],
+        id="autoload takes from nobody",
+    ),
+    pytest.param(
+        cluster(
+            node(policy=policy(max_runners=2)), waiting("a", 2),
+            model("b", 2, used=NOW - 100), runner("b", 2), model("c", 2, used=NOW - 50), runner("c", 2),
+        ),
+        ["r-b"],
+        id="at the cap the least recently used makes room",
+    ),
+    pytest.param(
+        cluster(
+            node(host=193, gpus=0), waiting("a", None, host=100),
+            model("b", None, 50, used=NOW - 30), runner("b", None, 50),
+            model("c", None, 50, used=NOW - 60), runner("c", None, 50),
+        ),
+        ["r-c"],
+        id="eviction is by bytes, least recently used, until it fits (C18)",
+    ),
+    pytest.param(
+        cluster(
+            node(gpus=0, host=61),
+            *(m for i in range(3) for m in (model(f"p{i}", None, 10, pinned=True, used=NOW - 900), runner(f"p{i}", None, 10))),
+            model("u0", None, 10, used=NOW - 20), runner("u0", None, 10),
+            model("u1", None, 10, used=NOW - 10), runner("u1", None, 10),
+            waiting("a", None, host=20),
+        ),
+        ["r-u0"],
+        id="pinned models stay however old, the others go (C17)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "want"), VICTIMS)
+def test_the_cheapest_complete_set_of_victims(state: State, want: list[str]) -> None:
+    assert victims(make_plan(state)) == want
+
+
+REFUSED = [
+    pytest.param(
+        cluster(node(), waiting("a", 100)),
+        (Reason.NEVER_FITS, True),
+        "model a needs 100 GiB; the largest berth is gpu-1 cuda:0 with 24 GiB even when empty",
+        id="can never fit: final, with both numbers (C8)",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20, pinned=True), runner("b", 20)),
+        (Reason.ONLY_PINNED, True),
+        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by pinned models",
+        id="only pinned models in the way: final (C17)",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, busy=1)),
+        (Reason.BUSY, False),
+        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by runners in use",
+        id="fits once others end: a wait",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, stage=Stage.STARTING)),
+        (Reason.LOAD_IN_PROGRESS, False),
+        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by loads under way",
+        id="a load is under way: a wait",
+    ),
+    pytest.param(
+        cluster(node(devices=(device(used=20.0),)), waiting(gpu=10)),
+        (Reason.MEMORY, False),
+        "model a needs 10 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is used by programs outside Berth",
+        id="strangers are in the way: a wait",
+    ),
+    pytest.param(
+        cluster(node(labels={"zone": "x"}), waiting(node_selector={"zone": "y"})),
+        (Reason.NO_NODE, True),
+        "model a needs 10 GiB; gpu-1: label zone is not y",
+        id="no node with the label: final",
+    ),
+    pytest.param(
+        cluster(node(), waiting(device="cuda:3")),
+        (Reason.NO_DEVICE, True),
+        "model a needs 10 GiB; gpu-1: no device cuda:3",
+        id="no node offers the device: final (D4)",
+    ),
+    pytest.param(
+        cluster(cpu_node(), waiting(device="cuda")),
+        (Reason.NO_DEVICE, True),
+        "model a needs 10 GiB; cpu-1: no device cuda",
+        id="no GPU at all: final (D4)",
+    ),
+    pytest.param(
+        cluster(node(), waiting(gpu=None, device="cpu")),
+        (Reason.CPU_NOT_ALLOWED, True),
+        "model a needs 1 GiB; gpu-1: no CPU runners here",
+        id="cpu where CPU runners are not allowed: final (D4)",
+    ),
+    pytest.param(
+        cluster(node(held_by="training"), waiting()),
+        (Reason.HELD, False),
+        "model a needs 10 GiB; gpu-1: held by training",
+        id="a hold: a wait",
+    ),
+    pytest.param(
+        cluster(node(ready=False, not_ready_since=NOW - 5), waiting()),
+        (Reason.NODE_NOT_READY, False),
+        "model a needs 10 GiB; gpu-1: the node is not ready",
+        id="the only node is not ready: a wait that names it (H20)",
+    ),
+    pytest.param(
+        cluster(node(agent_fresh=False), waiting()),
+        (Reason.NO_AGENT, False),
+        "model a needs 10 GiB; gpu-1: its agent has not reported lately",
+        id="a silent agent: a wait",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 30), node("gpu-2", gpu=51.2, held_by="training")),
+        (Reason.HELD, False),
+        "model a needs 30 GiB; gpu-2: held by training",
+        id="only a held node is large enough: a wait, not a final no",
+    ),
+    pytest.param(
+        cluster(node(disk_free=gib(1)), waiting(files=FILES)),
+        (Reason.DISK_FULL, False),
+        "model a needs 3 GiB; the largest free berth is gpu-1 cuda:0 with 1 GiB",
+        id="no disk for the files: told so",
+    ),
+    pytest.param(
+        cluster(
+            node(policy=policy(max_runners=1)), waiting("a", 2), model("b", 2), runner("b", 2, busy=1)
+        ),
+        (Reason.CAP, False),
+        "model a needs 2 GiB; gpu-1 cuda:0: 1 runners are loaded, no more than 1 may be",
+        id="the cap, and nobody idle: a wait",
+    ),
+    pytest.param(
+        cluster(waiting()),
+        (Reason.NO_NODE, True),
+        "model a needs 10 GiB; no node may hold it",
+        id="no node at all: final",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "want", "message"), REFUSED)
+def test_a_refusal_has_its_numbers(state: State, want: tuple[Reason, bool], message: str) -> None:
+    plan = make_plan(state)
+    assert refusals(plan) == [want]
+    told = only(plan, Refuse)
+    assert isinstance(told, Refuse)
+    assert told.message == message
+
+
+def test_a_refusal_lists_at_most_sixteen_places() -> None:
+    nodes = [node(f"gpu-{i}", gpu=8 + i) for i in range(40)]
+    told = only(make_plan(cluster(*nodes, waiting("a", 100))), Refuse)
+    assert isinstance(told, Refuse)
+    assert len(told.places) == 16
+    assert told.places[0].have == max(place.have for place in told.places)
+
+
+def test_a_model_whose_planning_has_a_bug_costs_only_itself() -> None:
+    broken = waiting("b", needs=(Need(host="three", gpus=(gib(1),)),))  # type: ignore[arg-type]
+    plan = make_plan(cluster(node(), broken, waiting("c")))
+    assert places(plan) == [("Reserve", "gpu-1", ("0",))]
+    assert refusals(plan) == [(Reason.INTERNAL_ERROR, True)]
+
+
+def test_a_model_that_failed_waits_for_its_back_off() -> None:
+    plan = make_plan(
+        cluster(node(), waiting(restarts=failed(Reason.OOM_KILLED, next_retry=NOW + 4)))
+    )
+    told = only(plan, Wait)
+    assert isinstance(told, Wait)
+    assert (told.reason, told.until, plan.wake_at) == (Reason.OOM_KILLED, NOW + 4, NOW + 4)
+
+
+def test_a_terminal_failure_is_final_until_the_user_changes_something() -> None:
+    plan = make_plan(cluster(node(), waiting(restarts=failed(Reason.BAD_FLAGS, terminal=True))))
+    assert refusals(plan) == [(Reason.BAD_FLAGS, True)]
+    assert [v.state.value for v in plan.verdicts] == ["Failed"]
+
+
+def test_who_waited_beyond_the_window_is_planned_first_whatever_its_priority() -> None:
+    state = cluster(
+        node(), waiting("a", 20, priority=9), waiting("b", 20, since=NOW - 70, priority=-9)
+    )
+    placed = [a.model for a in make_plan(state).actions if isinstance(a, Reserve)]
+    assert placed == ["ns/b"]
