@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from berth.settings import REGISTRY
+from berth.settings import REGISTRY, Settings
 from chart.places import CHART, ROOT
 
 VARIANTS = [
@@ -22,6 +22,7 @@ VARIANTS = [
             "settings": {"PORT": 9090, "IDLE_TIMEOUT": "10m", "STORE_ROOT": "/mnt/berth"},
             "image.pullSecrets": ["pull"],
             "controller.nodeSelector": {"zone": "x"},
+            "gateway.keysSecret": "keys",
         },
         id="everything set",
     ),
@@ -72,7 +73,6 @@ def test_only_the_agent_is_root_and_of_the_hosts_file_systems_it_writes_the_stor
     assert {name: mounts[name] for name in host} == {
         "store": False,
         "cgroup": True,
-        "proc": True,
         "host-0": True,
     }
     resources = spec["containers"][0]["resources"]
@@ -123,6 +123,13 @@ def test_a_changed_setting_restarts_the_programs(render):
 
     assert checksum() == checksum()
     assert checksum() != checksum(settings={"QUEUE_LIMIT": 7})
+
+
+def test_a_stopping_gateway_has_the_time_that_its_settings_promise(render):
+    spec = dict(pod_specs(render()))["berth-gateway"]
+    settings = Settings({})
+    promised = settings.seconds("GATEWAY_GRACE") + settings.seconds("GATEWAY_DRAIN")
+    assert spec["terminationGracePeriodSeconds"] > promised
 
 
 def test_ports_and_the_store_follow_their_settings(render):

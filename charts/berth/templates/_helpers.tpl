@@ -84,7 +84,7 @@ env:
 
 {{- define "berth.volumes" -}}
 - name: tmp
-  emptyDir: {sizeLimit: 1Gi}
+  emptyDir: {sizeLimit: {{ .tmp | default "1Gi" }}}
 {{- if .Values.caConfigMap }}
 - name: ca
   configMap:
