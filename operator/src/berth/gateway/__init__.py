@@ -1,0 +1,1 @@
+"""How do clients reach models? One OpenAI endpoint that holds requests until a runner is up."""

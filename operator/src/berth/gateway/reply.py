@@ -1,0 +1,174 @@
+"""How do bytes go to the client, framed as its HTTP version asks, as soon as they are there?"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from berth.gateway.errors import Refused
+
+PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+BODILESS = (204, 304)
+TAIL_READS = 4
+
+
+class Written(web.StreamResponse):
+    """Tells aiohttp's server that the answer is out, and whether the connection may go on."""
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        super().__init__()
+        self._keep_alive = keep_alive
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+GOES_ON = Written(keep_alive=True)
+ENDS = Written(keep_alive=False)
+
+
+class Reply:
+    """One answer to one client. Written straight to the transport: no copy, no task per chunk."""
+
+    __slots__ = (
+        "_chunked",
+        "_pending",
+        "_protocol",
+        "_request",
+        "_transport",
+        "bytes_out",
+        "events",
+        "first",
+        "has_begun",
+        "is_cut",
+        "is_pressed",
+        "keep_alive",
+        "on_first",
+        "on_pressure",
+        "status",
+        "tail",
+    )
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self._transport = request.transport
+        self._protocol = request.protocol
+        self._chunked = False
+        self._pending = b""
+        self.keep_alive = request.keep_alive
+        self.status = 0
+        self.has_begun = False
+        """The head is out (or about to go): the status cannot change any more."""
+        self.is_pressed = False
+        """The client does not keep up."""
+        self.is_cut = False
+        self.bytes_out = 0
+        self.events = 0
+        self.first = b""
+        self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
+        self.on_pressure = _nothing
+        self.on_first = _nothing
+
+    @property
+    def outcome(self) -> Written:
+        """What aiohttp's server is told."""
+        return GOES_ON if self.keep_alive and not self.is_cut else ENDS
+
+    def begin(self, status: int, headers: Iterable[bytes], *, length: int | None) -> None:
+        """The head; it leaves with the first bytes of the body, or with `flush`.
+
+        ``headers`` are ready lines, each with its CRLF. Without ``length`` the body is chunked, or
+        ends with the connection where the client does not know chunks.
+        """
+        self.has_begun = True
+        self.status = status
+        lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, b""))]
+        lines += headers
+        is_old = self._request.version < (1, 1)
+        if status not in BODILESS:
+            if length is not None:
+                lines.append(b"Content-Length: %d\r\n" % length)
+            elif is_old:
+                self.keep_alive = False
+            else:
+                self._chunked = True
+                lines.append(b"Transfer-Encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"Connection: close\r\n")
+        elif is_old:
+            lines.append(b"Connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        self._pending = b"".join(lines)
+
+    def flush(self) -> None:
+        """Send the head if nothing has carried it yet."""
+        if self._pending:
+            self._write(b"")
+
+    def push(self, data: bytes, is_last: bool) -> None:
+        """Bytes of the runner's answer, as one read gave them."""
+        if not self.bytes_out:
+            self.first = data
+            self.on_first()
+        self.bytes_out += len(data)
+        self.events += data.count(b"data: ")
+        self.tail.append(data)
+        if self._chunked:
+            if not is_last:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            elif data:
+                data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
+            else:
+                data = b"0\r\n\r\n"
+        self._write(data)
+        if self._protocol.writing_paused:
+            self.is_pressed = True
+            self.on_pressure()
+
+    def say(self, frame: bytes) -> None:
+        """A frame of our own, between or after those of the runner."""
+        self._write(b"%x\r\n%b\r\n" % (len(frame), frame) if self._chunked else frame)
+
+    def end(self) -> None:
+        """The body is complete."""
+        self._write(b"0\r\n\r\n" if self._chunked else b"")
+
+    def cut(self) -> None:
+        """The body is not complete, and the client must be able to tell."""
+        self.flush()
+        self.is_cut = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """A whole answer of our own."""
+        lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
+        lines.append(f"Date: {formatdate(usegmt=True)}\r\n".encode())
+        self.begin(status, lines, length=len(body))
+        self.bytes_out = len(body)
+        self._write(b"" if self._request.method == "HEAD" else body)
+
+    def refuse(self, refused: Refused, headers: Mapping[str, str]) -> None:
+        """An error as the whole answer."""
+        self.whole(refused.status, {**refused.headers(), **headers}, refused.body())
+
+    async def drained(self) -> None:
+        """Wait until the client has taken what was written."""
+        self.is_pressed = False
+        await self._request.writer.drain()
+
+    def _write(self, data: bytes) -> None:
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+def _nothing() -> None:
+    return None
