@@ -26,7 +26,7 @@ from berth.agent.probe import HttpProbe, Probe
 from berth.agent.runners import RunnerWork
 from berth.agent.site import Site, Timing
 from berth.agent.statuses import StatusWriter
-from berth.agent.views import NodeInfo, Views
+from berth.agent.views import Views
 from berth.api.meta import bytes_of, timestamp
 from berth.api.residency import HostPolicy, Residency
 from berth.api.runner import Runner
@@ -89,7 +89,7 @@ class Agent:
         async with self._watching():
             while not self.views.is_synced():
                 await asyncio.gather(*(cache.synced.wait() for cache in self.views.caches))
-            await self.record.open(self._kube, self._info())
+            await self.record.open()
             self.occupants.start()
             log.info("agent of %s: %d runners here", self.node, len(list(self.works())))
             try:
@@ -107,6 +107,7 @@ class Agent:
             group.create_task(self._loads.run(), name="loads")
             group.create_task(guard.run(), name="guard")
             group.create_task(self._keep_record(), name="inventory")
+            group.create_task(self.record.follow_node(self.policy_changed), name="node")
 
     @contextlib.asynccontextmanager
     async def _watching(self) -> AsyncIterator[None]:
@@ -152,15 +153,11 @@ class Agent:
 
     def residency(self) -> Residency | None:
         """The one that governs this node."""
-        info = self._info()
-        return governing(self.views.residencies.values(), info.labels if info else {})
+        return governing(self.views.residencies.values(), self.record.info.labels)
 
     def policy(self) -> Policy:
         reserve = self._settings.bytes("HOST_RESERVE")
         return policy_of(self.residency(), host_reserve=reserve)
-
-    def _info(self) -> NodeInfo | None:
-        return self.views.nodes.get(self.node)
 
     async def _ground(self) -> Ground:
         """A look at everything that a load depends on, right now."""

@@ -2,23 +2,47 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from berth.agent.inventory import Findings, inventory_status, is_worth_writing, memory_has_moved
 from berth.agent.paths import Paths
-from berth.agent.site import Site
+from berth.agent.site import Api, Site
 from berth.agent.statuses import MANAGER, Subject
-from berth.agent.views import NodeInfo
 from berth.api.inventory import InspectedPath, NodeInventory, NodeInventoryStatus
+from berth.api.meta import OwnerReference
 from berth.api.model import Model
-from berth.kube.client import ApiError, ApiUnreachableError, Kube
-from berth.kube.refs import ref_of
+from berth.kube.client import ApiError, ApiUnreachableError
+from berth.kube.refs import NODES, ref_of
 
 log = logging.getLogger(__name__)
 _REF = ref_of(NodeInventory)
 _RETRY_S = 1.0
 _SETTLE_S = 1.0
 """After a runner came or went its memory is looked at once more when it has settled."""
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What of the Node object matters here."""
+
+    uid: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+async def read_node(kube: Api, name: str) -> NodeInfo:
+    """Raises ApiError (but for a Node that is not there) and ApiUnreachableError.
+
+    It is asked for now and then: a watch would need the right to list every Node.
+    """
+    try:
+        meta = (await kube.get(NODES, name))["metadata"]
+    except ApiError as err:
+        if not err.not_found:
+            raise
+        return NodeInfo()
+    return NodeInfo(meta.get("uid", ""), dict(meta.get("labels") or {}))
 
 
 class NodeRecord:
@@ -33,30 +57,49 @@ class NodeRecord:
         self._wake = asyncio.Event()
         self._hurry_until = float("-inf")
         self._started = site.stamp()
+        self.info = NodeInfo()
         self.epoch = 0
         self.guard_kills = 0
         self.is_open = False
 
-    async def open(self, kube: Kube, info: NodeInfo | None) -> None:
+    async def open(self) -> None:
         """Make the object if need be, and read what the agent before this one told."""
         while not self.is_open:
             try:
-                await self._open(kube, info)
+                self.info = await read_node(self._site.kube, self._site.node)
+                await self._open()
             except (ApiError, ApiUnreachableError) as err:
                 log.warning("NodeInventory %s not opened yet: %s", self._site.node, err)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _open(self, kube: Kube, info: NodeInfo | None) -> None:
-        # Owned by the Node: when that is deleted, the inventory goes with it.
-        owners = [info.owner.wire()] if info is not None and info.uid else []
-        body = {"metadata": {"ownerReferences": owners} if owners else {}, "spec": {}}
-        raw = await kube.apply(_REF, self._site.node, body, manager=MANAGER)
+    async def _open(self) -> None:
+        body: dict[str, Any] = {"spec": {}}
+        if self.info.uid:
+            # Owned by the Node: when that is deleted, the inventory goes with it.
+            owner = OwnerReference(
+                api_version="v1", kind="Node", name=self._site.node, uid=self.info.uid
+            )
+            body["metadata"] = {"ownerReferences": [owner.wire()]}
+        raw = await self._site.kube.apply(_REF, self._site.node, body, manager=MANAGER)
         found = NodeInventory.model_validate(raw)
         self.epoch = found.status.epoch
         self.guard_kills = found.status.guard_kills
         if found.status != NodeInventoryStatus():
             self._written = found.status
         self.is_open = True
+
+    async def follow_node(self, changed: Callable[[], None]) -> None:
+        """Look at the Node's labels for ever: they say which Residency governs."""
+        while True:
+            await asyncio.sleep(self._site.timing.node_s)
+            try:
+                info = await read_node(self._site.kube, self._site.node)
+            except (ApiError, ApiUnreachableError) as err:
+                log.warning("Node %s not read: %s", self._site.node, err)
+                continue
+            if info != self.info:
+                self.info = info
+                changed()
 
     def look(self) -> None:
         """Something changed: look now."""

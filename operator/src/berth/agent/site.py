@@ -29,6 +29,7 @@ class Timing:
     """Between decisions on a load that was refused."""
     admission_ttl_s: float = 60.0
     inventory_s: float = 5.0
+    node_s: float = 10.0
 
     @classmethod
     def of(cls, settings: Settings) -> "Timing":

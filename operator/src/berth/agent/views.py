@@ -5,17 +5,15 @@ parsed once, and those of other nodes are not kept at all.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from berth.agent.pods import SELECTOR, Pod, read_pod
-from berth.api.meta import OwnerReference
 from berth.api.model import Model
 from berth.api.residency import Residency
 from berth.api.runner import Runner
-from berth.kube.cache import Cache, key_of, typed_cache
+from berth.kube.cache import Cache, typed_cache
 from berth.kube.client import Kube
-from berth.kube.refs import NODES, PODS, ref_of
+from berth.kube.refs import PODS, ref_of
 
 Object = dict[str, Any]
 
@@ -32,26 +30,13 @@ class Listener(Protocol):
     def policy_changed(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class NodeInfo:
-    """What of a Node object matters here."""
-
-    name: str
-    uid: str
-    labels: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def owner(self) -> OwnerReference:
-        return OwnerReference(api_version="v1", kind="Node", name=self.name, uid=self.uid)
-
-
 class Views:
     """The watches. ``epoch`` is the highest epoch of a controller that any Runner carried."""
 
-    def __init__(self, kube: Kube, nodes: Collection[str]) -> None:
-        """``nodes``: all that an agent may be added for."""
-        one = next(iter(nodes)) if len(nodes) == 1 else ""
-        self._nodes = frozenset(nodes)
+    def __init__(self, kube: Kube, nodes: Collection[str] | None = None) -> None:
+        """``nodes``: all that an agent may be added for; None: any."""
+        one = next(iter(nodes)) if nodes is not None and len(nodes) == 1 else ""
+        self._nodes = None if nodes is None else frozenset(nodes)
         self._listeners: dict[str, Listener] = {}
         self.epoch = 0
         self.runners: Cache[Runner | None] = Cache(
@@ -64,13 +49,6 @@ class Views:
             changed=self._pod_changed,
             labels=SELECTOR,
             fields=f"spec.nodeName={one}" if one else "",
-        )
-        self.nodes: Cache[NodeInfo | None] = Cache(
-            kube,
-            NODES,
-            _read_node,
-            changed=self._policy_changed,
-            fields=f"metadata.name={one}" if one else "",
         )
         self.residencies = typed_cache(kube, Residency, changed=self._policy_changed)
         self.models: Cache[Model | None] = Cache(
@@ -94,7 +72,7 @@ class Views:
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
         """What is to be run."""
-        return (self.runners, self.pods, self.nodes, self.residencies, self.models)
+        return (self.runners, self.pods, self.residencies, self.models)
 
     def is_synced(self) -> bool:
         return all(cache.synced.is_set() for cache in self.caches)
@@ -107,13 +85,14 @@ class Views:
         """None, which is not kept, for one of a node that nobody here works on."""
         spec = obj.get("spec") or {}
         self.epoch = max(self.epoch, int(spec.get("epoch") or 0))
-        if spec.get("nodeName") not in self._nodes:
-            return None
-        return Runner.model_validate(obj)
+        return Runner.model_validate(obj) if self._keeps(spec.get("nodeName")) else None
 
     def _read_pod(self, obj: Object) -> Pod | None:
         pod = read_pod(obj)
-        return pod if pod is not None and pod.node in self._nodes else None
+        return pod if pod is not None and self._keeps(pod.node) else None
+
+    def _keeps(self, node: str | None) -> bool:
+        return bool(node) and (self._nodes is None or node in self._nodes)
 
     def _runner_changed(self, key: str, runner: Runner | None) -> None:
         if runner is not None and (listener := self._listeners.get(runner.spec.node_name)):
@@ -132,13 +111,6 @@ class Views:
     def _policy_changed(self, _key: str, _value: object) -> None:
         for listener in self._listeners.values():
             listener.policy_changed()
-
-
-def _read_node(obj: Object) -> NodeInfo:
-    meta = obj["metadata"]
-    return NodeInfo(
-        name=key_of(obj), uid=meta.get("uid", ""), labels=dict(meta.get("labels") or {})
-    )
 
 
 def _read_model(obj: Object) -> Model | None:
