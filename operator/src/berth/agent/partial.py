@@ -6,7 +6,6 @@ source's version. Whatever is wrong with either is found by the hash at the end.
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from berth.agent.answer import Have
-from berth.agent.fetch_errors import DiskFullError
 
 BUFFER = 1 << 20
 """Bytes gathered before a write: the most that a kill can lose."""
@@ -73,16 +71,11 @@ class Partial:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what has gathered. Raises DiskFullError."""
+        """Write what has gathered."""
         if not self._buffer:
             return
         data, self._buffer = bytes(self._buffer), bytearray()
-        try:
-            await in_thread(lambda: self._write(data))
-        except OSError as err:
-            if err.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(f"{self.path.parent}: {err.strerror}") from err
-            raise
+        await in_thread(lambda: self._write(data))
 
     def _write(self, data: bytes) -> None:
         with self.path.open("r+b") as file:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import random
 from collections import Counter
@@ -301,13 +302,18 @@ class Store:
             )
             try:
                 sha256 = await download.run()
+                blob = await self._settle(partial, sha256)
+                self.shelf.grant(file.url, blob, download.version, file.credentials)
             except HashMismatchError:
                 partial.discard()
                 raise
+            except OSError as err:
+                # Somebody else may have taken the room that was there at the first byte.
+                if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise DiskFullError(f"{file.name}: {self.shelf.root}: {err.strerror}") from err
             finally:
                 self._promises.pop(key, None)
-            blob = await self._settle(partial, sha256)
-            self.shelf.grant(file.url, blob, download.version, file.credentials)
             return blob
 
     async def _settle(self, partial: Partial, sha256: str) -> Blob:
