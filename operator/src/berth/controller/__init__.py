@@ -1,0 +1,1 @@
+"""Which program places, starts, stops and reports? The controller: observe, plan, apply, status."""

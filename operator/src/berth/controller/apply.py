@@ -1,0 +1,342 @@
+"""How does a plan become writes? One action after the other; a plan that no longer fits is dropped."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from berth.api.demand import Demand
+from berth.api.meta import timestamp
+from berth.api.model import Model
+from berth.api.runner import DrainOrder, Runner
+from berth.controller.launch import Stamp, name_of, runner_spec, wire_claim
+from berth.controller.observe import Observation
+from berth.controller.observe_runners import Entry
+from berth.controller.outcomes import Outcome
+from berth.controller.priced import Priced
+from berth.controller.store import Store
+from berth.controller.telling import Happening, Teller
+from berth.controller.variants import variant_of
+from berth.kube.client import ApiError, Kube, Object
+from berth.kube.refs import PODS, ref_of
+from berth.manifests.objects import demand as demand_body
+from berth.manifests.objects import runner as runner_body
+from berth.manifests.pod import PodSettings, runner_pod
+from berth.planner.actions import (
+    Action,
+    Drain,
+    Plan,
+    Prepare,
+    Refuse,
+    Reserve,
+    Spare,
+    StartPod,
+    Stop,
+    Wait,
+)
+from berth.planner.state import Stage
+from berth.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+MANAGER = "berth-controller"
+PLAN_LIFETIME_S = 5.0
+RUNNERS = ref_of(Runner)
+DEMANDS = ref_of(Demand)
+
+
+class StalePlanError(Exception):
+    """The cluster is not what the plan was made for: observe again."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One load that failed, to be counted. ``runner`` tells it from every other."""
+
+    model: str
+    runner: str
+    node: str
+    outcome: Outcome
+
+
+@dataclass
+class Applied:
+    """What a pass did, for metrics and tests."""
+
+    placed: int = 0
+    stopped: int = 0
+    evicted: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    """Loads that ended by this pass's own doing: refused by the API server, too slow, killed."""
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What applying works with."""
+
+    kube: Kube
+    store: Store
+    teller: Teller
+    stamp: Stamp
+    clock: Callable[[], float]
+    leads: Callable[[], bool]
+    pod_settings: PodSettings
+
+
+class Application:
+    """The writes of one plan."""
+
+    def __init__(self, hands: Hands, seen: Observation, prices: Mapping[str, Priced]) -> None:
+        self._hands = hands
+        self._state = seen.state
+        self._models = seen.models
+        self._entries = {entry.uid: entry for entry in seen.entries}
+        self._nodes = {node.name: node for node in seen.state.nodes}
+        self._prices = prices
+        self.done = Applied()
+
+    async def run(self, plan: Plan) -> Applied:
+        """Everything in order. Raises StalePlanError on a conflict or when the plan is too old."""
+        for action in plan.actions:
+            if isinstance(action, Refuse | Wait):
+                continue
+            if self._hands.clock() - self._state.now > PLAN_LIFETIME_S:
+                raise StalePlanError("the plan is older than 5 s")
+            if not self._hands.leads():
+                raise StalePlanError("this process leads no more")
+            await self._apply(action)
+        return self.done
+
+    async def _apply(self, action: Action) -> None:
+        match action:
+            case Prepare():
+                await self._create(action)
+            case Reserve(runner=""):
+                await self._create(action)
+            case Reserve():
+                await self._reserve(action)
+            case StartPod(runner=uid):
+                await self._start_pod(uid)
+            case Drain():
+                await self._drain(action)
+            case Spare(runner=uid):
+                await self._spare(uid)
+            case Stop():
+                await self._stop(action)
+            case Refuse() | Wait():
+                pass
+            case _:
+                assert_never(action)
+
+    async def _create(self, action: Prepare | Reserve) -> None:
+        model = self._models.get(action.model)
+        priced = self._prices.get(action.model)
+        if model is None or priced is None:
+            raise StalePlanError(f"model {action.model} is gone")
+        spec = runner_spec(action, model, priced, nodes=self._nodes, stamp=self._hands.stamp)
+        name = name_of(action, model)
+        body = runner_body(model, spec, name=name)
+        try:
+            answer = await self._hands.kube.create(RUNNERS, body, model.metadata.namespace)
+        except ApiError as err:
+            self._refused(action.model, action.place.node, name, err)
+            return
+        self._hands.store.runners.put(answer)
+        self.done.placed += 1
+        where = " ".join((action.place.node, *action.place.devices))
+        await self._hands.teller.tell(
+            model, Happening.PLACED, f"{name} on {where}: {action.need.text}"
+        )
+
+    def _refused(self, key: str, node: str, name: str, err: ApiError) -> None:
+        """Conflicts mean that we see too little; anything else is told as the runner's failure."""
+        if err.conflict or err.not_found or err.status >= 500 or err.status == 429:
+            raise StalePlanError(f"{name}: {err}") from err
+        reason = Reason.UNSUPPORTED if err.status == 422 else Reason.ADMISSION_ERROR
+        log.warning("the API server refused %s: %s", name, err)
+        outcome = Outcome(reason, err.message[:900])
+        self.done.failures.append(Failure(key, f"{name}@{self._state.now}", node, outcome))
+
+    async def _reserve(self, action: Reserve) -> None:
+        entry, runner = self._runner(action.runner)
+        priced = self._prices.get(action.model)
+        if priced is None:
+            raise StalePlanError(f"model {action.model} is gone")
+        variant = variant_of(priced.variants, action.need.variant)
+        claim = wire_claim(action, variant, self._nodes, disk=runner.spec.claim.disk)
+        await self._write(
+            runner,
+            stage="Reserved",
+            passId=self._hands.stamp.pass_id,
+            claim=claim.wire(),
+            settingsHash=priced.settings_hash,
+            image=variant.image,
+            command=list(variant.command),
+        )
+        self.done.placed += 1
+        log.info("%s reserved on %s", runner.key, entry.node)
+
+    async def _start_pod(self, uid: str) -> None:
+        _, runner = self._runner(uid)
+        body = runner_pod(runner, self._hands.pod_settings)
+        try:
+            answer = await self._hands.kube.create(PODS, body, runner.metadata.namespace)
+        except ApiError as err:
+            if err.conflict and self._own_pod(runner):
+                return
+            entry = self._entries[uid]
+            self._refused(entry.model_key, entry.node, uid, err)
+            await self._stop(Stop(uid, Reason.ADMISSION_ERROR))
+            return
+        self._hands.store.pods.put(answer)
+
+    def _own_pod(self, runner: Runner) -> bool:
+        pod = self._hands.store.pods.get(runner.key)
+        return pod is not None and pod.runner_uid == runner.metadata.uid
+
+    async def _drain(self, action: Drain) -> None:
+        entry, runner = self._runner(action.runner)
+        now = self._hands.clock()
+        order = DrainOrder(
+            reason=action.reason,
+            since=timestamp(now),
+            deadline=timestamp(action.deadline_s),
+            newcomer=action.newcomer,
+        )
+        await self._write(runner, drain=order.wire())
+        model = self._models.get(entry.model_key)
+        if model is not None:
+            why = f" for {action.newcomer}" if action.newcomer else ""
+            message = f"{runner.metadata.name} on {entry.node}: {action.reason}{why}"
+            await self._hands.teller.tell(model, Happening.DRAINING, message)
+
+    async def _spare(self, uid: str) -> None:
+        entry, runner = self._runner(uid)
+        await self._write(runner, drain=None)
+        model = self._models.get(entry.model_key)
+        if model is not None:
+            message = f"{runner.metadata.name} on {entry.node} goes on"
+            await self._hands.teller.tell(model, Happening.SPARED, message)
+
+    async def _stop(self, action: Stop) -> None:
+        """The Runner first: from then on nothing can take it for one that is up."""
+        entry = self._entries.get(action.runner)
+        if entry is None:
+            raise StalePlanError(f"runner {action.runner} is unknown")
+        if entry.runner is not None:
+            meta = entry.runner.metadata
+            await self._hands.kube.delete(RUNNERS, meta.name, meta.namespace, uid=meta.uid)
+            self._hands.store.runners.drop(entry.runner.key, meta.uid)
+        await self._delete_pod(entry, action.grace_s)
+        failure = failure_of(entry, action)
+        if failure is not None:
+            self.done.failures.append(failure)
+        self.done.stopped += 1
+        self.done.evicted += action.reason is Reason.MAKE_ROOM
+        await self._tell_stop(entry, action)
+
+    async def _delete_pod(self, entry: Entry, grace_s: float | None) -> None:
+        pod = entry.pod
+        if pod is None or (pod.deleting and grace_s is None):
+            return
+        gone = not await self._hands.kube.delete(
+            PODS,
+            pod.name,
+            pod.namespace,
+            uid=pod.uid,
+            grace_s=None if grace_s is None else max(0, round(grace_s)),
+        )
+        if gone or grace_s == 0:
+            self._hands.store.pods.drop(pod.key, pod.uid)
+            return
+        self._hands.store.pods.amend(pod.key, pod.uid, lambda view: replace(view, deleting=True))
+
+    async def _tell_stop(self, entry: Entry, action: Stop) -> None:
+        model = self._models.get(entry.model_key)
+        if model is None:
+            return
+        name = entry.runner.metadata.name if entry.runner else entry.uid
+        what = Happening.UNLOADED
+        message = f"{name} on {entry.node}: {action.reason}"
+        if entry.outcome is not None:
+            what = Happening.CRASHED
+            message = f"{name} on {entry.node}: {entry.outcome.reason}: {entry.outcome.message}"
+        elif action.reason is Reason.MAKE_ROOM:
+            what = Happening.EVICTED
+            newcomer = entry.runner.spec.drain if entry.runner else None
+            message += f" for {newcomer.newcomer}" if newcomer and newcomer.newcomer else ""
+        await self._hands.teller.tell(model, what, message)
+
+    def _runner(self, uid: str) -> tuple[Entry, Runner]:
+        entry = self._entries.get(uid)
+        if entry is None or entry.runner is None:
+            raise StalePlanError(f"runner {uid} is gone")
+        return entry, entry.runner
+
+    async def _write(self, runner: Runner, **changes: Any) -> None:
+        await write_runner(self._hands, runner, **changes)
+
+
+def failure_of(entry: Entry, action: Stop) -> Failure | None:
+    """A stop that says something about the load: too slow, killed by hand, never admitted.
+
+    What the pod itself ended with was counted when it was seen.
+    """
+    if entry.outcome is not None:
+        return None
+    said = ""
+    agent = entry.runner.status.agent if entry.runner else None
+    if entry.stage is Stage.RESERVED and agent and agent.admission:
+        said = agent.admission.message or ""
+    match action.reason:
+        case Reason.LOAD_TIMEOUT:
+            outcome = Outcome(Reason.LOAD_TIMEOUT, "it was not up within its loadTimeout")
+        case Reason.KILLED:
+            outcome = Outcome(Reason.KILLED, "it was killed by hand")
+        case Reason.MEMORY | Reason.HOST_MEMORY | Reason.NO_MEMORY:
+            outcome = Outcome(action.reason, said or "the node's agent did not admit it")
+        case Reason.NO_AGENT:
+            outcome = Outcome(Reason.ADMISSION_ERROR, "the node's agent did not answer")
+        case _:
+            return None
+    return Failure(entry.model_key, entry.uid, entry.node, outcome)
+
+
+async def write_runner(hands: Hands, runner: Runner, **changes: Any) -> None:
+    """Apply the fields of a Runner's spec that change in its life; None takes a field away.
+
+    Server-side apply states every one of them each time: what it leaves out, it gives up.
+    """
+    spec = runner.spec.wire()
+    names = ("stage", "passId", "claim", "settingsHash", "image", "command", "drain")
+    wanted = {name: spec[name] for name in names if name in spec} | changes
+    body: Object = {
+        "metadata": {"uid": runner.metadata.uid},
+        "spec": {name: value for name, value in wanted.items() if value is not None}
+        | {"epoch": hands.stamp.epoch},
+    }
+    try:
+        answer = await hands.kube.apply(
+            RUNNERS,
+            runner.metadata.name,
+            body,
+            manager=MANAGER,
+            namespace=runner.metadata.namespace,
+        )
+    except ApiError as err:
+        raise StalePlanError(f"{runner.key}: {err}") from err
+    hands.store.runners.put(answer)
+
+
+async def ensure_demands(hands: Hands, models: Mapping[str, Model]) -> None:
+    """Every Model has its Demand, for gateways to write on."""
+    for key, model in models.items():
+        if hands.store.demands.get(key) is not None:
+            continue
+        try:
+            answer = await hands.kube.create(DEMANDS, demand_body(model), model.metadata.namespace)
+        except ApiError as err:
+            # It exists already, or its namespace is being deleted.
+            log.debug("demand %s: %s", key, err)
+            continue
+        hands.store.demands.put(answer)

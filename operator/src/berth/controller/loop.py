@@ -1,0 +1,166 @@
+"""When does a pass run, and what is in it? observe → plan → apply → status, one at a time."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from berth.api.demand import Demand
+from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
+from berth.controller.launch import Stamp
+from berth.controller.metrics import Metrics
+from berth.controller.observe import Frame, Observation, Remembered, observe
+from berth.controller.observe_models import dead_gateways
+from berth.controller.prices import PriceDesk
+from berth.controller.publish import Pass, Publisher
+from berth.controller.sweep import sweep_pods
+from berth.kube.client import ApiError, ApiUnreachableError
+from berth.kube.refs import ref_of
+from berth.planner.actions import Plan
+from berth.planner.plan import make_plan
+from berth.planner.state import Stage
+from berth.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+_LONGEST_DEBOUNCE_S = 0.5
+_RETRY_S = 1.0
+_BUSY_TICK_S = 2.0
+_IDLE_TICK_S = 15.0
+_REREAD = frozenset({Reason.SOURCE_CHANGED, Reason.HASH_MISMATCH, Reason.SOURCE_NOT_FOUND})
+DEMANDS = ref_of(Demand)
+
+
+class Bell:
+    """Rung by every change; awaited until it has been quiet for a moment."""
+
+    def __init__(self, quiet_s: float) -> None:
+        self._quiet_s = quiet_s
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until a burst of changes has ended, or the timeout passed without any."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+        end = time.monotonic() + _LONGEST_DEBOUNCE_S
+        while time.monotonic() < end:
+            self._event.clear()
+            try:
+                async with asyncio.timeout(min(self._quiet_s, end - time.monotonic())):
+                    await self._event.wait()
+            except TimeoutError:
+                break
+        self._event.clear()
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of one leader. ``frame`` gives what a pass is told beside the objects."""
+
+    hands: Hands
+    desk: PriceDesk
+    remembered: Remembered
+    frame: Callable[[float], Frame]
+    metrics: Metrics
+    bell: Bell
+
+    async def run(self) -> None:
+        """One pass after another, for ever. One writer: no two of them overlap."""
+        pause, number = 0.0, 0
+        while True:
+            await self.bell.wait(pause)
+            number += 1
+            began = time.monotonic()
+            outcome, pause = await self._guarded(number)
+            took = time.monotonic() - began
+            self.metrics.passed(outcome, took)
+            # At most half of one core goes into planning, however fast things change.
+            await asyncio.sleep(min(took, 1.0))
+
+    async def _guarded(self, number: int) -> tuple[str, float]:
+        try:
+            return await self._one(number)
+        except StalePlanError as err:
+            log.info("plan dropped: %s", err)
+            return "dropped", _RETRY_S
+        except (ApiError, ApiUnreachableError) as err:
+            log.warning("pass ended early: %s", err)
+            return "dropped", _RETRY_S
+        except Exception:
+            # The next pass starts from a new snapshot; the controller must outlive this one.
+            log.exception("a pass failed")
+            return "failed", _RETRY_S
+
+    async def _one(self, number: int) -> tuple[str, float]:
+        now = self.hands.clock()
+        self.desk.refresh(now)
+        prices = self.desk.prices()
+        frame = replace(self.frame(now), prices=prices)
+        seen = observe(self.hands.store, self.remembered, frame, now)
+        self._learn(seen)
+        hands = replace(
+            self.hands, stamp=Stamp(frame.epoch, f"{frame.epoch}-{number}-{int(now * 1000)}")
+        )
+        plan = await asyncio.to_thread(make_plan, seen.state)
+        await ensure_demands(hands, seen.models)
+        application = Application(hands, seen, prices)
+        try:
+            done = await application.run(plan)
+        finally:
+            self._count(application, now)
+        await sweep_pods(hands)
+        await self._clear_dead_gateways(now)
+        after = await self._publish(hands, seen, plan, now)
+        self.metrics.applied(done)
+        self.metrics.written(after.written)
+        self.metrics.saw(seen.state.runners, len(seen.models))
+        self.remembered.sightings.forget_untouched()
+        return "done", self._until_next(plan, seen, now)
+
+    async def _publish(self, hands: Hands, seen: Observation, plan: Plan, now: float) -> Publisher:
+        publisher = Publisher(hands, self.remembered, Pass(seen, plan, self.desk.prices(), now))
+        await publisher.run()
+        return publisher
+
+    def _learn(self, seen: Observation) -> None:
+        """Files that are not what the header said make the header old."""
+        for entry in seen.failed_now:
+            if entry.outcome is not None and entry.outcome.reason in _REREAD:
+                self.desk.forget(entry.model_key)
+
+    def _count(self, application: Application, now: float) -> None:
+        for failure in application.done.failures:
+            self.remembered.history.failed(
+                failure.model, failure.runner, failure.outcome, node=failure.node, now=now
+            )
+            self.bell.ring()
+
+    async def _clear_dead_gateways(self, now: float) -> None:
+        """Take out the waiting entries of gateways that are gone: nobody else will."""
+        for key, demand in list(self.hands.store.demands.items()):
+            for gateway in dead_gateways(key, demand, self.remembered.sightings, now):
+                meta = demand.metadata
+                answer = await self.hands.kube.apply_status(
+                    DEMANDS,
+                    meta.name,
+                    {},
+                    manager=f"berth-gateway-{gateway}",
+                    namespace=meta.namespace,
+                )
+                self.hands.store.demands.put(answer)
+
+    def _until_next(self, plan: Plan, seen: Observation, now: float) -> float:
+        """Seconds until time alone may change something."""
+        restless = any(runner.stage is not Stage.UP for runner in seen.state.runners) or any(
+            model.waiting or model.load_asked is not None for model in seen.state.models
+        )
+        moments = [now + (_BUSY_TICK_S if restless else _IDLE_TICK_S)]
+        moments += [at for at in (plan.wake_at, self.desk.next_retry()) if at is not None]
+        return max(0.02, min(moments) - self.hands.clock())

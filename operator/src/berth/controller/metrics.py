@@ -1,0 +1,62 @@
+"""Which figures does the controller offer to Prometheus?"""
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from berth.controller.apply import Applied
+from berth.controller.publish import Written
+from berth.planner.state import Runner, Stage
+
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The controller's series; none of them has a label that users can multiply."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._passes = Counter(
+            "berth_passes", "Planning passes by outcome", ["outcome"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "berth_pass_seconds", "Length of a pass", buckets=_BUCKETS, registry=self.registry
+        )
+        self._runners = Gauge(
+            "berth_runners", "Ledger entries by stage", ["stage"], registry=self.registry
+        )
+        self._placements = Counter("berth_placements", "Places given", registry=self.registry)
+        self._stops = Counter("berth_runner_stops", "Runners ended", registry=self.registry)
+        self._evictions = Counter(
+            "berth_evictions", "Runners ended to make room", registry=self.registry
+        )
+        self._refusals = Counter(
+            "berth_refusals", "Refusals told, by reason", ["reason"], registry=self.registry
+        )
+        self._writes = Counter("berth_status_writes", "Statuses written", registry=self.registry)
+        self._leader = Gauge("berth_leader", "1 while this process leads", registry=self.registry)
+        self._models = Gauge("berth_models", "Models declared", registry=self.registry)
+
+    def leads(self, epoch: int) -> None:
+        self._leader.set(1 if epoch else 0)
+
+    def passed(self, outcome: str, seconds: float) -> None:
+        """One pass ended: ``done``, ``dropped`` or ``failed``."""
+        self._passes.labels(outcome).inc()
+        self._seconds.observe(seconds)
+
+    def applied(self, done: Applied) -> None:
+        self._placements.inc(done.placed)
+        self._stops.inc(done.stopped)
+        self._evictions.inc(done.evicted)
+
+    def written(self, written: Written) -> None:
+        self._writes.inc(written.statuses)
+        for refusal in written.refusals:
+            self._refusals.labels(str(refusal.reason)).inc()
+
+    def saw(self, runners: tuple[Runner, ...], models: int) -> None:
+        counts = Tally(runner.stage for runner in runners)
+        for stage in Stage:
+            self._runners.labels(str(stage)).set(counts[stage])
+        self._models.set(models)

@@ -1,0 +1,121 @@
+"""What is the cluster's state, in the planner's words? Objects and sightings in, one value out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from berth.api.model import Model as ModelObject
+from berth.controller.history import History
+from berth.controller.observe_models import Defaults, observe_model
+from berth.controller.observe_nodes import observe_nodes
+from berth.controller.observe_runners import Entry, entries, observe_runners
+from berth.controller.priced import Priced
+from berth.controller.sightings import Sightings
+from berth.controller.store import Store
+from berth.planner.state import HOST, Claim, Runner, Stage, State
+from berth.units import Bytes
+
+
+@dataclass
+class Remembered:
+    """What outlives a pass. All of it can be lost: a new leader starts with an empty one."""
+
+    history: History
+    sightings: Sightings = field(default_factory=Sightings)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a pass is told beside the objects."""
+
+    epoch: int
+    healthy_since: float
+    prices: Mapping[str, Priced] = field(default_factory=dict)
+    """By Model key; a Model that is not in it is still being read."""
+    defaults: Defaults = field(default_factory=Defaults)
+    host_reserve: Bytes = Bytes(1 << 30)
+    fairness_s: float = 60.0
+    healthy_needed_s: float = 90.0
+    drain_quiet_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One snapshot: the state for the planner, and the ledger as objects for apply and status."""
+
+    state: State
+    entries: tuple[Entry, ...]
+    models: Mapping[str, ModelObject]
+    """By key, those that are being deleted left out."""
+    failed_now: tuple[Entry, ...] = ()
+    """Entries whose failure was seen for the first time."""
+
+
+def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> Observation:
+    """The cluster as it is seen at ``now``."""
+    history, sightings = remembered.history, remembered.sightings
+    history.keep_only({model.key for model in store.models})
+    for model in store.models:
+        history.adopt(model)
+    found = entries(store, sightings, now)
+    failed_now = tuple(entry for entry in found if _count_failure(entry, history, now))
+    runners = observe_runners(found, sightings, now)
+    history.saw_runners({r.uid: (r.node, _devices(r)) for r in runners}, now)
+    for runner in runners:
+        _measure(runner, history)
+        if runner.stage is Stage.UP and runner.up_since is not None:
+            history.steady(runner.model, runner.up_since, now)
+    objects = {
+        key: model
+        for key, model in sorted(store.models.items())
+        if not model.metadata.deletion_timestamp
+    }
+    models = tuple(
+        observe_model(
+            model,
+            store.demands.get(key),
+            frame.prices.get(key),
+            sightings=sightings,
+            history=history,
+            defaults=frame.defaults,
+            now=now,
+        )
+        for key, model in objects.items()
+    )
+    for asked in models:
+        if asked.load_asked is not None:
+            history.asked_by_hand(asked.key, asked.load_asked)
+    state = State(
+        now=now,
+        epoch=frame.epoch,
+        nodes=observe_nodes(store, sightings, now, host_reserve=frame.host_reserve),
+        models=models,
+        runners=runners,
+        healthy_since=frame.healthy_since,
+        fairness_s=frame.fairness_s,
+        measured_needs=history.measured_needs(),
+        recently_freed=history.recently_freed(),
+        healthy_needed_s=frame.healthy_needed_s,
+        drain_quiet_s=frame.drain_quiet_s,
+    )
+    return Observation(state, tuple(found), objects, failed_now)
+
+
+def _devices(runner: Runner) -> tuple[str, ...]:
+    return tuple(uuid for uuid, _ in runner.claim.devices) or (HOST,)
+
+
+def _count_failure(entry: Entry, history: History, now: float) -> bool:
+    outcome, runner = entry.outcome, entry.runner
+    if outcome is None or runner is None:
+        return False
+    return history.failed(entry.model_key, entry.uid, outcome, node=entry.node, now=now)
+
+
+def _measure(runner: Runner, history: History) -> None:
+    """Keep what a runner that is up really holds: the next placement uses it."""
+    if not runner.measured or runner.stage is not Stage.UP:
+        return
+    by_place = dict(runner.measured)
+    devices = tuple((uuid, by_place.get(uuid, Bytes(0))) for uuid, _ in runner.claim.devices)
+    claim = Claim(by_place.get(HOST, Bytes(0)), devices)
+    history.measured(runner.model, runner.settings_hash, claim)

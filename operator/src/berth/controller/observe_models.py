@@ -1,0 +1,180 @@
+"""Who wants which model, how much, and since when? Models and Demands in the planner's words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from berth.api.demand import Demand, Waiting
+from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, moment_of, seconds_of
+from berth.api.meta import Toleration as WireToleration
+from berth.api.model import Model as ModelObject
+from berth.controller.history import History
+from berth.controller.priced import Priced
+from berth.controller.sightings import Sightings
+from berth.planner.state import Model, Toleration
+from berth.reasons import Reason
+from berth.units import Bytes
+
+STALE_WAITING_S = 15.0
+DEAD_WAITING_S = 60.0
+HEALTHY_S = 90.0
+_DEFAULT_DRAIN_S = 300.0
+_DEFAULT_LOAD_S = 900.0
+_UNKNOWN = Priced(blocked=Reason.READING_HEADER, blocked_message="its header is being read")
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The cluster's settings for Models that leave a field out."""
+
+    idle_timeout_s: float = 1800.0
+    device: str = "auto"
+
+
+def observe_model(
+    model: ModelObject,
+    demand: Demand | None,
+    priced: Priced | None,
+    *,
+    sightings: Sightings,
+    history: History,
+    defaults: Defaults,
+    now: float,
+) -> Model:
+    """One Model. What its gateways say is timed where it is seen, by the controller's clock."""
+    spec, priced = model.spec, priced or _UNKNOWN
+    idle_s = defaults.idle_timeout_s if spec.idle_timeout is None else seconds_of(spec.idle_timeout)
+    waiting, waiting_since = _waiting(model.key, demand, sightings, now)
+    return Model(
+        key=model.key,
+        uid=model.metadata.uid,
+        needs=tuple(history.larger(model.key, priced.settings_hash, n) for n in priced.needs),
+        blocked=priced.blocked,
+        blocked_message=priced.blocked_message,
+        waiting=waiting,
+        waiting_since=waiting_since,
+        used=used_moment(model.key, demand, idle_s, sightings, now),
+        min_replicas=spec.min_replicas,
+        max_replicas=max(spec.max_replicas, spec.min_replicas),
+        pinned=spec.residency == "Pinned",
+        pin_to=tuple(spec.pin_to),
+        idle_timeout_s=idle_s,
+        device=spec.device or defaults.device,
+        priority=spec.priority,
+        suspended=spec.suspend,
+        load_asked=_asked(model, ANNOTATION_LOAD, model.status.load_handled, sightings, now),
+        unload_asked=_asked(model, ANNOTATION_UNLOAD, model.status.unload_handled, sightings, now),
+        not_before=_moment(model.status.not_before),
+        node_selector=spec.node_selector,
+        tolerations=tuple(_toleration(t) for t in spec.tolerations),
+        files=_to_fetch(priced),
+        settings_hash=priced.settings_hash,
+        load_seconds=_median(model.status.load_seconds),
+        parallel=priced.parallel,
+        drain_timeout_s=drain_timeout_s(priced),
+        load_timeout_s=load_timeout_s(priced),
+        restarts=history.restarts(model.key, now),
+        local_nodes=priced.local_nodes,
+        # A load time is noted whenever it comes up.
+        autoload_done=bool(model.status.load_seconds),
+    )
+
+
+def _to_fetch(priced: Priced) -> tuple[tuple[str, Bytes], ...]:
+    """Files that a node must have; a mounted directory or claim is there or is not."""
+    if priced.mount is not None:
+        return ()
+    return tuple((file.sha256 or "", Bytes(file.size)) for file in priced.files)
+
+
+def drain_timeout_s(priced: Priced) -> float:
+    drain = priced.fields.drain
+    return seconds_of(drain.timeout) if drain else _DEFAULT_DRAIN_S
+
+
+def load_timeout_s(priced: Priced) -> float:
+    timeout = priced.fields.load_timeout
+    return seconds_of(timeout) if timeout else _DEFAULT_LOAD_S
+
+
+def _waiting(
+    key: str, demand: Demand | None, sightings: Sightings, now: float
+) -> tuple[int, float | None]:
+    """Requests that wait by fresh beats, and since when the eldest gateway's entry is there."""
+    total, since = 0, None
+    for entry in demand.status.waiting if demand else ():
+        if now - beat_seen(key, entry, sightings, now) >= STALE_WAITING_S or not entry.requests:
+            continue
+        total += entry.requests
+        began = sightings.since("waiting-since", (key, entry.gateway), entry.since, now)
+        since = began if since is None else min(since, began)
+    return total, since
+
+
+def beat_seen(key: str, entry: Waiting, sightings: Sightings, now: float) -> float:
+    """When this gateway's entry last changed; a silent gateway's requests are gone with it."""
+    said = (entry.beat, entry.requests, entry.since)
+    return sightings.since("beat", (key, entry.gateway), said, now)
+
+
+def dead_gateways(key: str, demand: Demand, sightings: Sightings, now: float) -> tuple[str, ...]:
+    """Gateways whose entry has not changed for so long that nobody will take it out any more."""
+    return tuple(
+        entry.gateway
+        for entry in demand.status.waiting
+        if now - beat_seen(key, entry, sightings, now) >= DEAD_WAITING_S
+    )
+
+
+def used_moment(
+    key: str, demand: Demand | None, idle_s: float, sightings: Sightings, now: float
+) -> float:
+    """When a request last ran or ended; 0 when none ever did.
+
+    A change is timed where it is seen. What is there at first sight was stamped by another clock:
+    its age is taken as it stands but for two bounds, not negative, and so young that 90 s are left
+    in which the gateways can say that the model is in use.
+    """
+    stamp = demand.status.used if demand else None
+    if stamp is None:
+        return 0.0
+    if sightings.first("used", key):
+        oldest = now - max(0.0, idle_s - HEALTHY_S)
+        said = _moment(stamp) or now
+        # idleTimeout 0 never unloads; the stamp then only orders least recently used.
+        clamped = min(said, now) if not idle_s else min(max(said, oldest), now)
+        sightings.put("used", key, stamp, clamped)
+    return sightings.since("used", key, stamp, now)
+
+
+def _asked(
+    model: ModelObject, annotation: str, handled: str | None, sightings: Sightings, now: float
+) -> float | None:
+    """When a wish by hand that was not acted on yet was first seen."""
+    value = model.metadata.annotations.get(annotation)
+    if not value or value[:128] == handled:
+        return None
+    return sightings.since(annotation, model.key, value, now)
+
+
+def _toleration(wire: WireToleration) -> Toleration:
+    return Toleration(
+        key=wire.key or "",
+        operator=wire.operator or "Equal",
+        value=wire.value or "",
+        effect=wire.effect or "",
+    )
+
+
+def _median(seconds: list[int]) -> float | None:
+    return float(sorted(seconds)[len(seconds) // 2]) if seconds else None
+
+
+def _moment(stamp: str | None) -> float | None:
+    try:
+        return moment_of(stamp) if stamp else None
+    except ValueError:
+        return None
+
+
+def priced_of(prices: Mapping[str, Priced], model: ModelObject) -> Priced:
+    return prices.get(model.key, _UNKNOWN)

@@ -1,0 +1,181 @@
+"""What does each node have, which policy governs it, and who has taken it?"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from berth.api.hold import Hold
+from berth.api.inventory import Device as InventoryDevice
+from berth.api.inventory import NodeInventory
+from berth.api.meta import bytes_of, seconds_of
+from berth.api.residency import Residency
+from berth.controller.sightings import Sightings
+from berth.controller.store import Store
+from berth.controller.views import NodeView, PodView
+from berth.planner.state import Device, Node, Policy
+from berth.units import Bytes
+
+
+@dataclass
+class PodSums:
+    """What the pods on one node ask for, Berth's runners apart."""
+
+    requested: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class AgentPods:
+    """Which nodes' agents are known by a pod, and whether it is ready."""
+
+    ready: Mapping[str, bool] = field(default_factory=dict)
+
+    def fresh(self, node: str) -> bool:
+        """An agent without a pod (it runs outside the cluster) is believed by its inventory."""
+        return self.ready.get(node, True)
+
+
+def sum_pods(pods: Iterable[PodView]) -> tuple[dict[str, PodSums], AgentPods]:
+    """Requests of all foreign pods by node, and the agents' readiness."""
+    sums: dict[str, PodSums] = defaultdict(PodSums)
+    agents: dict[str, bool] = {}
+    for pod in pods:
+        if pod.agent and pod.node:
+            agents[pod.node] = agents.get(pod.node, False) or (pod.ready and not pod.deleting)
+        if pod.is_runner or pod.finished or not pod.node:
+            continue
+        sums[pod.node].requested += pod.requested
+        sums[pod.node].count += 1
+    return sums, AgentPods(agents)
+
+
+def observe_nodes(
+    store: Store, sightings: Sightings, now: float, *, host_reserve: Bytes
+) -> tuple[Node, ...]:
+    """Every node of the cluster; one without an inventory has no fresh agent and no devices."""
+    sums, agents = sum_pods(store.pods)
+    policies = [(residency, _policy(residency)) for residency in _by_priority(store.residencies)]
+    default = Policy(host_reserve=host_reserve)
+    held = held_nodes(store.holds, store.nodes)
+    nodes = []
+    for view in store.nodes:
+        inventory = store.inventories.get(view.name)
+        governing = residency_of(view, (residency for residency, _ in policies))
+        policy = next((p for r, p in policies if r is governing), default)
+        ready_since = sightings.since("node-ready", view.name, view.ready, now)
+        nodes.append(
+            _node(
+                view,
+                inventory,
+                policy,
+                sums=sums.get(view.name, PodSums()),
+                held_by=held.get(view.name, ""),
+                agent_fresh=inventory is not None and agents.fresh(view.name),
+                not_ready_since=None if view.ready else ready_since,
+            )
+        )
+    return tuple(sorted(nodes, key=lambda node: node.name))
+
+
+def _by_priority(residencies: Iterable[Residency]) -> list[Residency]:
+    return sorted(residencies, key=lambda r: (-r.spec.priority, r.metadata.name))
+
+
+def residency_of(node: NodeView, by_priority: Iterable[Residency]) -> Residency | None:
+    """The first that selects the node: highest priority, then by name."""
+    return next((r for r in by_priority if selects(r.spec.node_selector, node.labels)), None)
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def held_nodes(holds: Iterable[Hold], nodes: Iterable[NodeView]) -> dict[str, str]:
+    """Node name → the Hold that has it. The eldest hold of a node has it, the others wait."""
+    views = list(nodes)
+    held: dict[str, str] = {}
+    for hold in sorted(holds, key=lambda h: (h.metadata.creation_timestamp, h.metadata.name)):
+        if is_over(hold) or hold.metadata.deletion_timestamp:
+            continue
+        for view in views:
+            if _names(hold, view):
+                held.setdefault(view.name, hold.metadata.name)
+    return held
+
+
+def is_over(hold: Hold) -> bool:
+    """Released or expired: it keeps nothing any more, though the object is still there."""
+    over = {"Released", "Expired"}
+    return any(c.type in over and c.status == "True" for c in hold.status.conditions)
+
+
+def _names(hold: Hold, view: NodeView) -> bool:
+    if view.name in hold.spec.nodes:
+        return True
+    return bool(hold.spec.node_selector) and selects(hold.spec.node_selector, view.labels)
+
+
+def _policy(residency: Residency) -> Policy:
+    spec = residency.spec
+    return Policy(
+        name=residency.metadata.name,
+        host_reserve=bytes_of(spec.host.reserve),
+        unified_floor=bytes_of(spec.host.floor),
+        unified_margin=bytes_of(spec.host.margin),
+        gpu_reserve=bytes_of(spec.gpu.reserve) if spec.gpu.reserve is not None else None,
+        devices=frozenset(spec.gpu.devices),
+        cpu_runners=spec.cpu_runners,
+        max_runners=spec.max_runners,
+        settle_s=seconds_of(spec.settle_time),
+        models=frozenset(spec.models),
+        load_order=tuple(spec.load_order),
+        autoload=tuple(spec.autoload),
+        claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),
+        host_paths=tuple(spec.host_paths),
+    )
+
+
+def _node(
+    view: NodeView,
+    inventory: NodeInventory | None,
+    policy: Policy,
+    *,
+    sums: PodSums,
+    held_by: str,
+    agent_fresh: bool,
+    not_ready_since: float | None,
+) -> Node:
+    status = inventory.status if inventory else None
+    return Node(
+        name=view.name,
+        capacity=Bytes(status.host.total if status else view.capacity),
+        available=Bytes(status.host.available if status else 0),
+        warm=Bytes(status.host.warm if status else 0),
+        devices=tuple(_device(device) for device in status.devices) if status else (),
+        labels=view.labels,
+        taints=view.taints,
+        ready=view.ready,
+        not_ready_since=not_ready_since,
+        schedulable=view.schedulable,
+        agent_fresh=agent_fresh,
+        disk_free=Bytes(status.disk_free if status else 0),
+        files=frozenset(file.sha256 for file in status.files) if status else frozenset(),
+        allocatable=view.allocatable,
+        requested=Bytes(sums.requested),
+        allocatable_pods=view.allocatable_pods,
+        pods=sums.count,
+        policy=policy,
+        held_by=held_by,
+        cpus=status.cpus if status else 0,
+    )
+
+
+def _device(device: InventoryDevice) -> Device:
+    return Device(
+        uuid=device.uuid,
+        index=device.index,
+        capacity=Bytes(device.memory),
+        used=Bytes(device.used),
+        unified=device.unified or device.memory == 0,
+        name=device.name,
+    )

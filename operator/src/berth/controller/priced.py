@@ -1,0 +1,46 @@
+"""What is known of a Model's size and launch? The result of reading its header and pricing it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from berth.api.model import FactsStatus, FileFact
+from berth.api.model import Needs as NeedsStatus
+from berth.api.profile import ProfileFields
+from berth.api.runner import Mount
+from berth.controller.variants import Variant
+from berth.planner.state import Need
+from berth.reasons import Reason
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One Model as it would be launched now. ``blocked`` says why it cannot be planned."""
+
+    source_hash: str = ""
+    settings_hash: str = ""
+    generation: int = 0
+    """Of the Model, as it was priced."""
+    profile: str = ""
+    """Name of the Profile in effect; empty where the Model names none."""
+    fields: ProfileFields = field(default_factory=ProfileFields)
+    """The settings after the whole chain."""
+    runtime: str = "llamacpp"
+    context_length: int = 0
+    parallel: int = 1
+    facts: FactsStatus | None = None
+    shown: Mapping[str, NeedsStatus] = field(default_factory=dict)
+    """The arithmetic for people, by hardware (``cuda``, ``cpu``), of the best way on each."""
+    needs: tuple[Need, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    """One for each of ``needs``, by its ``variant``."""
+    files: tuple[FileFact, ...] = ()
+    mount: Mount | None = None
+    local_nodes: frozenset[str] | None = None
+    blocked: Reason | None = None
+    blocked_word: str = ""
+    """The reason as the condition shows it, where it is finer than ``blocked``."""
+    blocked_message: str = ""
+
+    @property
+    def word(self) -> str:
+        return self.blocked_word or (str(self.blocked) if self.blocked else "")
