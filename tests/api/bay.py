@@ -1,0 +1,174 @@
+"""A part of the shared cluster that one test has for itself: a namespace, and nodes with its label."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from cluster.stack import Stack, state_of
+from fakes.gguf import sparse_llama
+
+GIB = 1 << 30
+_numbers = itertools.count()
+
+
+@dataclass
+class Bay:
+    """Names made here are unique in the cluster, so tests do not meet."""
+
+    stack: Stack
+    name: str
+    nodes: list[str] = field(default_factory=list)
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def node(self, suffix: str = "n", *, memory: int = 64 * GIB, gpus: str = "") -> str:
+        """A node that only this test's models may use."""
+        name = f"{self.name}-{suffix}"
+        self.stack.node(name, memory=memory, gpus=gpus, labels={"bay": self.name})
+        self.nodes.append(name)
+        self.stack.wait(
+            f"node {name} has an inventory",
+            lambda: self.stack.get("nodeinventory", name).get("status"),
+        )
+        return name
+
+    def file(self, name: str, *, weights: int, **shape: int) -> str:
+        """A URL of a GGUF of about this many bytes (a hole)."""
+        path = self.stack.hub_root / "files" / self.name / f"{name}.gguf"
+        sparse_llama(path, weights=weights, **shape)
+        return f"{self.stack.hub}/files/{self.name}/{name}.gguf"
+
+    def model(
+        self,
+        name: str,
+        *,
+        weights: int = GIB,
+        engine: dict[str, Any] | None = None,
+        profile: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> str:
+        """Declare a model; returns its id. ``engine``: FAKE_… values of the played engine."""
+        env = [{"name": f"FAKE_{k.upper()}", "value": str(v)} for k, v in (engine or {}).items()]
+        overrides = {"env": env, **(profile or {})}
+        self.apply_model(
+            name,
+            {
+                "source": {"url": {"uri": self.file(name, weights=weights)}},
+                "nodeSelector": {"bay": self.name},
+                "overrides": overrides,
+                **spec,
+            },
+        )
+        return f"{self.name}-{name}"
+
+    def apply_model(self, name: str, spec: dict[str, Any]) -> None:
+        self.stack.plane.apply(
+            {
+                "apiVersion": "berth.dev/v1alpha1",
+                "kind": "Model",
+                "metadata": {"name": f"{self.name}-{name}", "namespace": self.name},
+                "spec": spec,
+            }
+        )
+
+    # -- what is seen ------------------------------------------------------------------------
+
+    def get(self, model: str) -> dict[str, Any]:
+        return self.stack.get("model", model, self.name)
+
+    def state(self, model: str) -> str:
+        return state_of(self.get(model))
+
+    def wait(self, model: str, state: str, deadline_s: float = 30.0) -> dict[str, Any]:
+        return self.stack.wait_state(model, state, self.name, deadline_s)
+
+    def runners(self) -> list[dict[str, Any]]:
+        return self.stack.every("runners", self.name)
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self.stack.every("pods", self.name)
+
+    def pods_of(self, model: str) -> list[str]:
+        return [
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if pod["metadata"]["labels"].get("berth.dev/model") == model
+        ]
+
+    def created_pods(self) -> list[str]:
+        """Every pod that was ever created in this namespace, by the audit log."""
+        return [
+            entry["objectRef"].get("name", "")
+            for entry in self.stack.plane.audited()
+            if entry["verb"] == "create"
+            and entry.get("objectRef", {}).get("resource") == "pods"
+            and not entry["objectRef"].get("subresource")
+            and entry["objectRef"].get("namespace") == self.name
+            and entry["responseStatus"]["code"] == 201
+        ]
+
+    # -- what clients do ---------------------------------------------------------------------
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.stack.endpoint, timeout=90, limits=httpx.Limits(max_connections=None)
+        )
+
+    async def ask(self, model: str, **more: Any) -> httpx.Response:
+        """One chat request without a stream."""
+        async with self.client() as client:
+            return await client.post("/v1/chat/completions", json=chat(model, **more))
+
+    async def stream(self, model: str, **more: Any) -> list[dict[str, Any] | str]:
+        """Every data frame of a streamed chat, parsed; ``[DONE]`` stays text."""
+        frames: list[dict[str, Any] | str] = []
+        async with (
+            self.client() as client,
+            client.stream(
+                "POST", "/v1/chat/completions", json=chat(model, stream=True, **more)
+            ) as answer,
+        ):
+            assert answer.status_code == 200, await answer.aread()
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    data = line.removeprefix("data: ")
+                    frames.append(data if data == "[DONE]" else json.loads(data))
+        return frames
+
+
+def chat(model: str, **more: Any) -> dict[str, Any]:
+    """The body of a chat request."""
+    return {"model": model, "messages": [{"role": "user", "content": "Say hello."}], **more}
+
+
+def words(frames: list[dict[str, Any] | str]) -> str:
+    """The text that a stream's frames carried."""
+    found = ""
+    for frame in frames:
+        if isinstance(frame, dict):
+            for choice in frame.get("choices", []):
+                found += choice.get("delta", {}).get("content") or ""
+    return found
+
+
+@contextmanager
+def bay(stack: Stack) -> Iterator[Bay]:
+    """A bay for one test; its namespace and nodes go with it."""
+    here = Bay(stack, f"bay{next(_numbers)}")
+    stack.plane.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": here.name}},
+    )
+    stack.wait(
+        "the namespace has its service account", lambda: stack.get("sa", "default", here.name)
+    )
+    try:
+        yield here
+    finally:
+        stack.plane.kubectl("delete", "namespace", here.name, "--wait=false")
+        for name in here.nodes:
+            stack.plane.kubectl("delete", "node", name, "--wait=false")
