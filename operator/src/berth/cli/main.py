@@ -55,3 +55,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Berth gives language models a berth: a node, a device, so many bytes."""
+
+
+if __name__ == "__main__":
+    main()
