@@ -122,7 +122,7 @@ def refuse_unsettled(asks: Runner, ground: Ground) -> Refusal | None:
 
 def refuse_lack(asks: Runner, ground: Ground) -> Refusal | None:
     for place, need, room in _demands(asks, ground):
-        if need > room.free:
+        if need > max(0, room.free):
             reason = Reason.HOST_MEMORY if place == HOST else Reason.MEMORY
             message = f"{asks.name} needs {show_bytes(need)} of {_show(place, ground.node)}; "
             return Refusal(reason, message + _terms(room), need=need, have=_have(room))
@@ -178,7 +178,9 @@ def _demands(asks: Runner, ground: Ground) -> list[tuple[str, Bytes, Room]]:
         place = uuid if uuid in found else HOST
         needs[place] = needs.get(place, 0) + size
     needs[HOST] = needs.get(HOST, 0) + asks.claim.host
-    return [(place, Bytes(need), found[place]) for place, need in needs.items()]
+    # A place that it claims nothing of, however over-committed, is none of its business.
+    wanted = {place: need for place, need in needs.items() if need > 0} or {HOST: 0}
+    return [(place, Bytes(need), found[place]) for place, need in wanted.items()]
 
 
 def _tightest(asks: Runner, ground: Ground) -> Admit:

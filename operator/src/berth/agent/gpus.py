@@ -21,6 +21,8 @@ T = TypeVar("T")
 _RETRY_S = 30.0
 """A driver may be loaded after the agent; asking again is cheap but not free."""
 _NEEDS_NEW_START = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+_FAULTS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+"""The second is what calls raise that an older driver does not have."""
 _NO_FIGURES = (pynvml.NVML_ERROR_NOT_SUPPORTED,)
 """What memory info answers on boards whose GPU shares the host's memory."""
 
@@ -83,10 +85,10 @@ class NvmlGpus:
                 return GpuSample(problem=self._problem)
             try:
                 return self._read()
-            except pynvml.NVMLError as err:
+            except _FAULTS as err:
                 self._problem = f"NVML: {err}"
                 log.warning("GPUs cannot be read: %s", err)
-                if err.value in _NEEDS_NEW_START:
+                if getattr(err, "value", None) in _NEEDS_NEW_START:
                     self._stop()
                 return GpuSample(problem=self._problem)
 
@@ -175,7 +177,7 @@ def _capability(handle: Any) -> str:
 def _or_none(call: Callable[..., T], *arguments: Any) -> T | None:
     try:
         return call(*arguments)
-    except pynvml.NVMLError:
+    except _FAULTS:
         return None
 
 

@@ -23,6 +23,7 @@ class Journal:
         self._path = folder / "journal.jsonl"
         self._clock = clock
         self._limit = limit
+        self._is_checked = False
 
     def note(self, kind: str, **fields: Any) -> None:
         """One line: when, what, and its fields."""
@@ -31,7 +32,7 @@ class Journal:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._rotate(len(line) + 1)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(self._mend() + line + "\n")
         except OSError as err:
             log.error("journal not written: %s: %s", err, line)
 
@@ -42,6 +43,14 @@ class Journal:
             if path.exists():
                 rows += _rows(path)
         return rows
+
+    def _mend(self) -> str:
+        """Ends a line that a crash cut short, so that the next one is not lost with it."""
+        if self._is_checked:
+            return ""
+        self._is_checked = True
+        text = self._path.read_bytes()
+        return "\n" if text and not text.endswith(b"\n") else ""
 
     def _rotate(self, more: int) -> None:
         if self._path.exists() and self._path.stat().st_size + more > self._limit:

@@ -1,0 +1,225 @@
+"""Policy, journal, host paths, what has gone, measurement, and the health port."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from berth.agent.cgroups import PodFigures
+from berth.agent.gpus import Gpu, GpuProcess, GpuSample
+from berth.agent.host import HostMemory
+from berth.agent.journal import Journal
+from berth.agent.live import Measured, Sample, measured
+from berth.agent.memory import next_memory
+from berth.agent.paths import Paths, path_of, resolve
+from berth.agent.policy import governing, policy_of
+from berth.agent.returning import WAIT_S, Leaver, still_away
+from berth.agent.serve import serving
+from berth.api.model import Model
+from berth.api.residency import Residency
+from berth.api.runner import DeviceUse, MemoryUse
+from berth.planner.state import Claim
+from berth.units import Bytes, GiB
+from fakes.gguf import sparse_llama
+
+
+def residency(name: str, priority: int = 0, **selector: str) -> Residency:
+    spec = {"nodeSelector": selector, "priority": priority}
+    return Residency.model_validate({"metadata": {"name": name}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("rows", "want"),
+    [
+        pytest.param([], None, id="none"),
+        pytest.param([residency("all")], "all", id="an empty selector is every node"),
+        pytest.param([residency("b"), residency("a")], "a", id="ties go to the first name"),
+        pytest.param([residency("a"), residency("b", 5)], "b", id="priority"),
+        pytest.param(
+            [residency("a", 9, zone="z"), residency("b")], "b", id="a selector that differs"
+        ),
+    ],
+)
+def test_which_residency_governs(rows, want):
+    found = governing(rows, {"zone": "y"})
+    assert (found.metadata.name if found else None) == want
+
+
+def test_what_a_residency_says():
+    spec = {
+        "host": {"reserve": "2Gi"},
+        "gpu": {"reserve": "1Gi", "devices": ["0"]},
+        "claims": [{"name": "db", "memory": "4Gi"}, {"name": "x", "memory": "1Gi"}],
+    }
+    policy = policy_of(Residency.model_validate({"spec": spec}), host_reserve=Bytes(GiB))
+    assert (policy.host_reserve, policy.gpu_reserve) == (2 * GiB, GiB)
+    assert (policy.devices, policy.claims) == (frozenset({"0"}), 5 * GiB)
+    assert policy_of(None, host_reserve=Bytes(3 * GiB)).host_reserve == 3 * GiB
+
+
+# -- journal -----------------------------------------------------------------------------------
+
+
+def test_the_journal_rotates_outlives_restarts_and_leaves_out_torn_lines(tmp_path: Path):
+    for number in range(50):
+        Journal(tmp_path, lambda: "now", limit=1000).note("admission", number=number)
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"at": "now", "ki')
+    Journal(tmp_path, lambda: "now", limit=1000).note("admission", number=50)
+    rows = Journal(tmp_path, lambda: "now").read()
+    assert [row["number"] for row in rows][-1] == 50
+    assert len(list(tmp_path.iterdir())) == 2
+    assert all(path.stat().st_size <= 1100 for path in tmp_path.iterdir())
+
+
+def test_a_journal_that_cannot_be_written_is_not_in_the_way(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    Journal(tmp_path / "file", lambda: "now").note("admission")
+
+
+# -- host paths --------------------------------------------------------------------------------
+
+
+def model(host_path: str, path: str) -> Model:
+    source = {"path": {"hostPath": host_path, "path": path}}
+    return Model.model_validate({"metadata": {"name": "m"}, "spec": {"source": source}})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host: /data/models is allowed, /secret is not."""
+    root = tmp_path / "host"
+    (root / "data/models/sub").mkdir(parents=True)
+    (root / "data/models-not").mkdir()
+    (root / "secret").mkdir()
+    (root / "secret/key.gguf").write_text("k")
+    sparse_llama(root / "data/models/m.gguf", weights=1 << 20)
+    (root / "data/models/out.gguf").symlink_to("../../secret/key.gguf")
+    (root / "data/models/abs.gguf").symlink_to("/etc/passwd")
+    (root / "data/models/in.gguf").symlink_to("m.gguf")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/data/models/m.gguf", True),
+        ("/data/models/in.gguf", True),
+        ("/data/models/missing.gguf", True),
+        ("/data/models", True),
+        ("/data/models/out.gguf", False),
+        ("/data/models/abs.gguf", False),
+        ("/data/models/../../secret/key.gguf", False),
+        ("/data/models-not/x", False),
+        ("/secret/key.gguf", False),
+        ("/etc/passwd", False),
+        ("data/models/m.gguf", False),
+        ("", False),
+    ],
+)
+def test_which_paths_are_looked_at(root: Path, path: str, allowed: bool):
+    assert (resolve(path, ["/data/models"], str(root)) is not None) is allowed
+    assert resolve(path, [], str(root)) is None
+
+
+@pytest.mark.parametrize(
+    ("host_path", "path", "want"),
+    [
+        ("/data", "m.gguf", "/data/m.gguf"),
+        ("/data/", "/m.gguf", "/data/m.gguf"),
+        ("/data", "../etc/passwd", "/etc/passwd"),
+    ],
+)
+def test_the_path_of_a_model(host_path: str, path: str, want: str):
+    assert path_of(model(host_path, path)) == want
+
+
+async def test_facts_of_an_allowed_path_are_read_and_read_again_when_it_changes(root: Path):
+    paths = Paths(str(root))
+    models = [model("/data/models", "m.gguf"), model("/secret", "key.gguf")]
+    found = await paths.inspect(models, ["/data/models"])
+    assert [(entry.path, entry.reason) for entry in found] == [
+        ("/data/models/m.gguf", None),
+        ("/secret/key.gguf", "HostPathNotAllowed"),
+    ]
+    facts = found[0].facts
+    assert facts is not None
+    assert facts.architecture == "llama"
+    assert facts.files[0].name == "m.gguf"
+    assert json.loads(facts.record)["architecture"] == "llama"
+    assert (await paths.inspect(models, ["/data/models"]))[0] is found[0]
+    (root / "data/models/m.gguf").write_bytes(b"nonsense that is no header")
+    (changed,) = await paths.inspect(models[:1], ["/data/models"])
+    assert (changed.facts, changed.reason) == (None, "InvalidGGUF")
+
+
+# -- what has gone, and what is held -----------------------------------------------------------
+
+LEAVER = Leaver("old", "pod", Claim(), Measured(pids=frozenset({7})), gone_at=100.0)
+
+
+def sample(*pids: int, at: float = 101.0) -> Sample:
+    gpu = Gpu("G", 0, processes=tuple(GpuProcess(pid, Bytes(1)) for pid in pids))
+    return Sample(HostMemory(Bytes(GiB), Bytes(GiB)), GpuSample((gpu,)), at=at)
+
+
+@pytest.mark.parametrize(
+    ("figures", "now", "want"),
+    [
+        pytest.param(None, sample(), False, id="nothing left"),
+        pytest.param(PodFigures(Bytes(0), Bytes(0)), sample(), False, id="an empty cgroup"),
+        pytest.param(
+            PodFigures(Bytes(1), Bytes(0), frozenset({7})), sample(), True, id="a process"
+        ),
+        pytest.param(None, sample(7), True, id="still on the device"),
+        pytest.param(None, sample(8), False, id="somebody else on the device"),
+        pytest.param(None, sample(7, at=100 + WAIT_S), False, id="not for ever"),
+    ],
+)
+def test_when_memory_is_back(figures, now, want):
+    assert still_away(LEAVER, figures, now) is want
+
+
+def test_a_pod_is_measured_by_its_own_processes():
+    figures = PodFigures(Bytes(5), Bytes(9), frozenset({1, 2}))
+    gpus = (
+        Gpu("a", 0, processes=(GpuProcess(1, Bytes(3)), GpuProcess(9, Bytes(50)))),
+        Gpu("b", 1, processes=(GpuProcess(2, None),)),
+        Gpu("c", 2, processes=None),
+        Gpu("d", 3, processes=()),
+    )
+    found = measured(figures, gpus)
+    assert (found.host, found.devices) == (5, {"a": 3, "d": 0})
+
+
+def test_of_processes_that_cannot_be_seen_nothing_is_measured():
+    figures = PodFigures(Bytes(5), Bytes(9), frozenset({0}))
+    assert measured(figures, (Gpu("a", 0),)).devices == {}
+
+
+def test_peaks_are_kept_and_unknown_figures_change_nothing():
+    first = next_memory(
+        None, Measured(host=Bytes(5), devices={"a": Bytes(9), "z": Bytes(0)}), ["a"]
+    )
+    assert first == MemoryUse(host=5, host_peak=5, devices=[DeviceUse(device="a", used=9, peak=9)])
+    second = next_memory(first, Measured(host=Bytes(3), devices={}), ["a"])
+    assert (second.host, second.host_peak, second.devices) == (3, 5, first.devices)
+
+
+# -- health port -------------------------------------------------------------------------------
+
+
+async def test_the_health_port():
+    registry, missing = CollectorRegistry(), ["watches"]
+    Counter("berth_test", "x", registry=registry).inc()
+    async with (
+        serving(0, registry=registry, ready=lambda: "".join(missing), host="127.0.0.1") as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        assert (await client.get("/healthz")).status_code == 200
+        assert ((r := await client.get("/readyz")).status_code, r.text) == (503, "watches\n")
+        missing.clear()
+        assert (await client.get("/readyz")).status_code == 200
+        assert "berth_test_total 1.0" in (await client.get("/metrics")).text
