@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from berth.estimator.cache import cache_kind
 from berth.estimator.effective import Effective
+from berth.estimator.graph.context import NoGraph
+from berth.estimator.graph.layout import known, layout
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, CPU_REPACK, Settings
 from berth.estimator.shape import Layer, Shape
@@ -157,7 +159,12 @@ def compute_buffers(
     placing: Placing,
     sized: list[Sized],
 ) -> ComputeBytes:
-    """The compute buffer of each owner."""
+    """The compute buffer of each owner: by the graph where it can be laid out, else by the formula."""
+    if known(shape.architecture):
+        try:
+            return ComputeBytes(layout(facts, shape, settings, sizes, placing), exact=True)
+        except NoGraph:
+            pass
     closed = closed_form(facts, shape, settings, sizes)
     used = [
         device for device in placing.devices if device.name in {*placing.blocks, placing.output}

@@ -30,6 +30,11 @@ class Effective:
     slots: int
     flash: bool
 
+    @property
+    def graph_outputs(self) -> int:
+        """Rows of logits (or embeddings) that the largest graph gives."""
+        return min(min(self.ubatch, self.context), self.outputs)
+
 
 def effective(shape: Shape, settings: Settings) -> Effective:
     """What llama-server makes of ``settings`` for a model."""

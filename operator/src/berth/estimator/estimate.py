@@ -14,6 +14,8 @@ from berth.estimator.extras import (
     engine_bytes,
     prompt_cache,
 )
+from berth.estimator.graph.context import NoGraph
+from berth.estimator.graph.layout import attention_fuses, known
 from berth.estimator.placing import Placing, place
 from berth.estimator.projector import projector_bytes
 from berth.estimator.result import Buffers, Estimate, HostNeeds, Kinds
@@ -73,7 +75,7 @@ def estimate(
 def _price(facts: Facts, settings: Settings, devices: Sequence[Device], host: Host) -> _Priced:
     shape = shape_of(facts)
     _check_kinds(settings)
-    settings = _with_flash(shape, settings, devices)
+    settings = _with_flash(facts, shape, settings, devices)
     sizes = effective(shape, settings)
     placing = place(shape.blocks, settings, devices)
     sized = place_weights(facts, shape, placing, settings, host)
@@ -131,22 +133,20 @@ def _output(shape: Shape, settings: Settings, sizes: Effective) -> int:
     return 4 * sizes.slots * width
 
 
-def _with_flash(shape: Shape, settings: Settings, devices: Sequence[Device]) -> Settings:
-    """Flash attention as ``auto`` turns out: off where a layer attends on another device than its own.
-
-    llama.cpp decides it for the whole model: a late layer that reads the cache of one on the host, or a
-    hybrid whose cache is kept on the host, turns it off everywhere.
-    """
+def _with_flash(
+    facts: Facts, shape: Shape, settings: Settings, devices: Sequence[Device]
+) -> Settings:
+    """Flash attention as ``auto`` turns out: off for the whole model where one layer cannot have it in its place."""
     if settings.flash_attn != "auto" or not devices:
         return settings
-    owners = place(shape.blocks, settings, devices).blocks
-    split = len({owners[layer.number] for layer in shape.layers if layer.attends}) > 1
-    shares = any(layer.attends and not layer.keeps for layer in shape.layers) and not shape.encoder
-    hybrid = (
-        any(layer.recurrent for layer in shape.layers) and shape.architecture not in arch.RECURRENT
-    )
-    off = (split and shares) or (hybrid and not settings.kv_offload)
-    return replace(settings, flash_attn="off") if off else settings
+    sizes, placing = effective(shape, settings), place(shape.blocks, settings, devices)
+    try:
+        fuses = not known(shape.architecture) or attention_fuses(
+            facts, shape, settings, sizes, placing
+        )
+    except NoGraph:
+        fuses = True
+    return settings if fuses else replace(settings, flash_attn="off")
 
 
 def _draft_settings(settings: Settings, main: _Priced) -> Settings:

@@ -50,6 +50,11 @@ class Shape:
     experts_used: int
     expert_feed_forward: int
 
+    def lender(self, layer: Layer) -> Layer:
+        """The layer whose cache a layer without one reads: the last owner but one if it slides, else the last."""
+        owners = [one for one in self.layers if one.keeps]
+        return owners[-2 if layer.window and len(owners) > 1 else -1]
+
     @property
     def slides(self) -> bool:
         """Whether any layer has a window."""

@@ -84,6 +84,17 @@ def _owners(group: TensorGroup, shape: Shape, placing: Placing) -> Iterator[tupl
     yield from counts.items()
 
 
+def tensor_owner(group: TensorGroup, block: int, shape: Shape, placing: Placing) -> str:
+    """The device of one tensor; for a table that several hold, the copy of block 0's device."""
+    if not group.blocks or block < 0:
+        return _single(group.name, shape, placing)[0]
+    if placing.overrides:
+        override = placing.override(group.named(block))
+        if override is not None:
+            return override
+    return placing.blocks[block] if block < len(placing.blocks) else placing.output
+
+
 def _single(name: str, shape: Shape, placing: Placing) -> list[str]:
     """The owners of a tensor outside the blocks."""
     override = placing.override(name)

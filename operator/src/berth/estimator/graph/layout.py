@@ -1,0 +1,85 @@
+"""What do the compute buffers of this model take, by laying out its graph?"""
+
+from collections.abc import Callable
+
+from berth.estimator.effective import Effective
+from berth.estimator.graph import recurrent, special
+from berth.estimator.graph.context import Batch, Context, NoGraph
+from berth.estimator.graph.decoder import HABITS, build
+from berth.estimator.graph.plan import Planner
+from berth.estimator.graph.split import schedule
+from berth.estimator.placing import Placing
+from berth.estimator.settings import CPU, Settings
+from berth.estimator.shape import Shape
+from berth.facts import Facts
+
+HOST_ALIGNMENT = 32
+
+SPECIAL: dict[str, Callable[[Context], None]] = {
+    "deepseek2": special.latent,
+    "gemma4": special.gemma4,
+    "bert": special.encoder,
+    "nomic-bert": special.encoder,
+    "nomic-bert-moe": special.encoder,
+    "jina-bert-v3": special.encoder,
+    **recurrent.BUILDERS,
+}
+
+
+def known(architecture: str) -> bool:
+    """Whether the graph of an architecture can be laid out."""
+    return architecture in SPECIAL or architecture in HABITS
+
+
+def layout(
+    facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
+) -> dict[str, int]:
+    """Bytes of the compute buffer of each owner. Raises NoGraph where it cannot be laid out."""
+    batch = Batch(sizes.rows, sizes.slots, sizes.graph_outputs)
+    context = _built(Context(facts, shape, settings, sizes, placing, batch))
+    devices = placing.devices
+    names = [*(device.name for device in devices), CPU]
+    alignments = [*(device.alignment for device in devices), HOST_ALIGNMENT]
+    leafs, nodes = schedule(context, devices)
+    return dict(zip(names, Planner(alignments).run(leafs, nodes), strict=True))
+
+
+def attention_fuses(
+    facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
+) -> bool:
+    """Whether ``auto`` keeps flash attention: only if every layer attends on the layer's own device.
+
+    The engine asks the scheduler with a graph of one token a slot. Raises NoGraph as :func:`layout` does.
+    """
+    batch = Batch(sizes.slots, sizes.slots, sizes.slots)
+    context = _built(Context(facts, shape, settings, sizes, placing, batch))
+    names = [*(device.name for device in placing.devices), CPU]
+    schedule(context, placing.devices)
+    return all(names[node.backend] == placing.blocks[block] for block, node in context.fused)
+
+
+MOST_LAYERS, MOST_EXPERTS, MOST_SLOTS = 512, 256, 256
+"""No model in the field is larger; a graph of a stranger's numbers must stay small."""
+
+
+def _built(context: Context) -> Context:
+    """The graph. Raises NoGraph on numbers that no real model has."""
+    shape = context.shape
+    sound = (
+        0 < len(shape.layers) <= MOST_LAYERS
+        and shape.experts_used <= MOST_EXPERTS
+        and shape.embedding > 0
+    )
+    attending = all(
+        layer.heads > 0 and layer.key > 0 and layer.value > 0
+        for layer in shape.layers
+        if layer.attends
+    )
+    if not sound or not attending or context.sizes.slots > MOST_SLOTS:
+        raise NoGraph("the header's numbers")
+    builder = SPECIAL.get(context.shape.architecture)
+    if builder is not None:
+        builder(context)
+    else:
+        build(context, HABITS[context.shape.architecture])
+    return context

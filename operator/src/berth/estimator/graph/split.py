@@ -1,0 +1,225 @@
+"""Which backend computes each node, and what is copied between them?
+
+The scheduler of ggml-backend.cpp: weights draw their operations, unassigned ones follow their neighbours,
+and each run of nodes on one backend gets copies of what lies elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from berth.estimator.graph.context import Context
+from berth.estimator.graph.tensor import NONE, VIEW_OPS, Node
+from berth.estimator.settings import CPU, CPU_REPACK, Device
+
+OFFLOAD_ROWS = 32
+"""From so many rows on a CUDA device takes over products with weights of the host."""
+COPIES = 4
+"""Copies of each input in pipeline mode."""
+
+
+@dataclass(slots=True)
+class Split:
+    """A run of nodes on one backend, and what is copied to it first."""
+
+    backend: int
+    inputs: list[Node] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+
+def schedule(context: Context, devices: Sequence[Device]) -> tuple[list[Node], list[Node]]:
+    """Leafs and nodes in the order in which they are planned, copies included, each with its backend."""
+    if not devices:
+        for node in (*context.leafs, *context.nodes):
+            node.backend = 0
+        return context.leafs, context.nodes
+    return _Scheduler(context, devices).run()
+
+
+class _Scheduler:
+    def __init__(self, context: Context, devices: Sequence[Device]) -> None:
+        self.context = context
+        self.devices = devices
+        self.host = len(devices)
+        self.names = {device.name: number for number, device in enumerate(devices)}
+        self.names |= {CPU: self.host, CPU_REPACK: self.host}
+        self.copies: dict[tuple[int, int], list[Node]] = {}
+
+    def run(self) -> tuple[list[Node], list[Node]]:
+        """The planned order."""
+        self._assign_known()
+        self._spread()
+        self._assign_rest()
+        count = COPIES if self._is_pipeline() else 1
+        splits = self._split(count)
+        return self._order(splits, count)
+
+    def _is_pipeline(self) -> bool:
+        placing, settings = self.context.placing, self.context.settings
+        full = CPU not in placing.blocks and placing.output != CPU
+        plain = settings.split_mode == "layer" and settings.kv_offload and not placing.overrides
+        return len(self.devices) > 1 and full and plain
+
+    def _owner(self, node: Node) -> int | None:
+        """The backend of memory that is there already; of a view, its base's."""
+        base = node.base or node
+        return self.names.get(base.owner, self.host) if base.external else None
+
+    def _pin(self, node: Node) -> int | None:
+        """Where the engine itself puts a node: norms with their block, for small batches or full offload."""
+        if id(node) in self.context.forced:
+            return self.host
+        blocks = self.context.placing.blocks
+        full = CPU not in blocks and self.context.placing.output != CPU
+        if node.pin < 0 or not (full or self.context.batch.rows < OFFLOAD_ROWS):
+            return None
+        return self.names[blocks[node.pin]]
+
+    def _assign_known(self) -> None:
+        for node in (*self.context.leafs, *self.context.nodes):
+            pinned = self._pin(node)
+            if pinned is not None:
+                node.backend = pinned
+                continue
+            owner = self._owner(node)
+            if owner is not None:
+                node.backend = owner
+            elif node.is_input:
+                node.backend = self.host
+            elif node.op not in {"rope", "flash_attn"}:
+                self._follow_weight(node)
+
+    def _follow_weight(self, node: Node) -> None:
+        for operand in node.src:
+            if operand.external and operand.weight:
+                owner = self.names.get(operand.owner, self.host)
+                if owner == self.host and self.context.settings.op_offload:
+                    owner = next(
+                        (at for at, device in enumerate(self.devices) if _takes_over(device, node)),
+                        owner,
+                    )
+                node.backend = owner
+                return
+
+    def _spread(self) -> None:
+        """Unassigned nodes follow their neighbours: those on accelerators first, down and up, then all."""
+        nodes = [node for node in self.context.nodes if node.op not in VIEW_OPS]
+        for order, skip_host in (
+            (nodes, True),
+            (nodes[::-1], True),
+            (nodes, False),
+            (nodes[::-1], False),
+        ):
+            current = -1
+            for node in order:
+                if node.backend >= 0:
+                    current = -1 if skip_host and node.backend == self.host else node.backend
+                elif current >= 0:
+                    node.backend = current
+
+    def _assign_rest(self) -> None:
+        for node in self.context.nodes:
+            if node.base is not None and node.backend < 0:
+                node.backend = node.base.backend
+            for operand in node.src:
+                if operand.backend < 0:
+                    operand.backend = (
+                        operand.base.backend if operand.base is not None else node.backend
+                    )
+            if node.backend < 0:
+                node.backend = 0
+
+    def _reaches(self, node: Node, backend: int) -> bool:
+        """Whether a backend can read a node where it lies."""
+        owner = self._owner(node)
+        if owner is None:
+            base = node.base
+            owner = node.backend if node.backend >= 0 or base is None else base.backend
+        return owner == backend
+
+    def _split(self, count: int) -> list[Split]:
+        splits: list[Split] = []
+        pending: list[Node] = []
+        for node in self.context.nodes:
+            if node.op in VIEW_OPS:
+                (splits[-1].nodes if splits else pending).append(node)
+                continue
+            if (
+                not splits
+                or splits[-1].backend != node.backend
+                or self._needs_new(splits[-1], node)
+            ):
+                splits.append(Split(node.backend, nodes=pending))
+                pending = []
+            split = splits[-1]
+            self._copy_operands(split, node, count)
+            split.nodes.append(node)
+        return splits
+
+    def _needs_new(self, split: Split, node: Node) -> bool:
+        """A weight from elsewhere begins a new run, so that the one before it can be forgotten."""
+        if not split.inputs:
+            return False
+        return any(
+            operand.external
+            and operand.weight
+            and operand.backend != split.backend
+            and not self._reaches(operand, split.backend)
+            for operand in node.src
+        )
+
+    def _copy_operands(self, split: Split, node: Node, count: int) -> None:
+        for at, operand in enumerate(node.src):
+            if operand.backend == split.backend or self._reaches(operand, split.backend):
+                continue
+            key = (id(operand), split.backend)
+            if key not in self.copies:
+                self.copies[key] = [
+                    _copy_of(operand, split.backend, kept=count > 1) for _ in range(count)
+                ]
+                split.inputs.append(operand)
+            node.src[at] = self.copies[key][0]
+
+    def _order(self, splits: list[Split], count: int) -> tuple[list[Node], list[Node]]:
+        nodes: list[Node] = []
+        for split in splits:
+            for operand in split.inputs:
+                keeper = Node(operand.kind, operand.ne, NONE, (operand,), operand.nb, operand)
+                keeper.backend = operand.backend
+                nodes += [keeper, self.copies[id(operand), split.backend][0]]
+            nodes += split.nodes
+        leafs = self._pipeline_leafs(splits) if count > 1 else []
+        return leafs + self.context.leafs, nodes
+
+    def _pipeline_leafs(self, splits: list[Split]) -> list[Node]:
+        """In pipeline mode every input of the graph and of each run is there four times, all the time."""
+        leafs: list[Node] = []
+        for leaf in self.context.leafs:
+            if leaf.is_input:
+                leaf.is_output = True
+                leafs += [
+                    leaf,
+                    *(_copy_of(leaf, leaf.backend, kept=True) for _ in range(COPIES - 1)),
+                ]
+        for split in splits:
+            for operand in split.inputs:
+                leafs += self.copies[id(operand), split.backend]
+        return leafs
+
+
+def _copy_of(node: Node, backend: int, *, kept: bool) -> Node:
+    made = Node(node.kind, node.ne, NONE, (), node.nb)
+    made.backend = backend
+    made.is_input = made.is_output = kept
+    return made
+
+
+def _takes_over(device: Device, node: Node) -> bool:
+    """Whether a device computes a node whose weight is the host's."""
+    if device.rules != "cuda" or node.op == "get_rows":
+        return False
+    rows = node.ne[1]
+    if node.op in {"mul_mat_id", "rope"}:
+        rows = node.ne[2]
+    elif node.op != "mul_mat":
+        rows = node.ne[1] * node.ne[2] * node.ne[3]
+    return rows >= OFFLOAD_ROWS
