@@ -117,6 +117,7 @@ def runner(
         created=more.pop("created", NOW - 960),
         pod_exists=more.pop("pod_exists", has_pod),
         settings_hash=more.pop("hash", "h1"),
+        reserved_at=more.pop("reserved_at", NOW - 5 if stage is Stage.RESERVED else None),
         **more,
     )
 

@@ -40,6 +40,8 @@ class NodeBook:
     disk: int
     unsure: frozenset[str]
     unified: frozenset[str]
+    loading: frozenset[str] = frozenset()
+    """Dims of which a loading runner takes an unknown part: it counts twice, in use and claimed."""
 
     def later(self, dim: str) -> int:
         """Amount free once what is draining or stopping has gone."""
@@ -207,11 +209,21 @@ class Book:
             disk=int(node.disk_free) - sum(self._fetching(runner) for runner in mine),
             unsure=frozenset(dim for dim, room in found.items() if room.unsure),
             unified=unified,
+            loading=self._unmeasured_loads(entries, unified),
         )
         for runner in entries:
             if self.is_leaving(runner):
                 _add(book.coming, self.takes(runner, unified), 1)
         return book
+
+    def _unmeasured_loads(self, entries: list[Runner], unified: frozenset[str]) -> frozenset[str]:
+        found: set[str] = set()
+        for runner in entries:
+            if runner.stage is not Stage.STARTING:
+                continue
+            known = {HOST if place in unified else place for place, _ in runner.measured}
+            found |= set(self.takes(runner, unified)) - known - {ALLOCATABLE, PODS}
+        return frozenset(found)
 
     def _fetching(self, runner: Runner) -> int:
         model = self.models.get(runner.model)

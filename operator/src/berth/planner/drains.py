@@ -252,6 +252,11 @@ def plan_replaced(book: Book, model: Model) -> None:
     2. One that is up drains once a new one is up beside it, and more are up than are wanted.
     """
     live = book.live(model.key)
+    book.rolling.update(
+        r.node
+        for r in book.leaving(model.key)
+        if r.drain is not None and r.drain.reason is Reason.REPLACED
+    )
     stale = [r for r in live if is_stale(model, r)]
     if not stale or model.blocked is not None:
         return
@@ -260,7 +265,7 @@ def plan_replaced(book: Book, model: Model) -> None:
             book.decide(runner, Stop(runner.uid, Reason.REPLACED))
     old = [r for r in stale if r.stage is Stage.UP]
     fresh = [r for r in live if r not in stale]
-    if old and fresh:
+    if any(r.stage is not Stage.PREPARING for r in fresh):
         book.rolling.update(r.node for r in old)
     if not old or not any(r.stage is Stage.UP for r in fresh):
         return

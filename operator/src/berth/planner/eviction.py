@@ -74,11 +74,15 @@ def refuse_unwatched(book: Book, runner: Runner, model: Model, wish: Wish) -> Re
     return None
 
 
-def refuse_just_up(book: Book, runner: Runner, model: Model, wish: Wish) -> Reason | None:
-    """Who has just come up keeps its place until those who waited for it have reached it."""
+def refuse_just_used(book: Book, runner: Runner, model: Model, wish: Wish) -> Reason | None:
+    """Shortly after coming up, or after a use, a report of no work is not believed yet.
+
+    Those who waited reach the runner before the agent's next probe tells of it.
+    """
     up_since = runner.up_since or 0.0
-    until = up_since + book.state.first_use_s
-    if model.used > up_since or book.state.now >= until:
+    last = up_since if wish.overdue else max(model.used, up_since)
+    until = last + book.state.first_use_s
+    if book.state.now >= until:
         return None
     book.wake(until)
     return Reason.BUSY
@@ -128,7 +132,7 @@ VICTIM_RULES: tuple[VictimRule, ...] = (
     refuse_own,
     refuse_no_right,
     refuse_unwatched,
-    refuse_just_up,
+    refuse_just_used,
     refuse_in_use,
     refuse_kept,
 )
@@ -163,31 +167,37 @@ def is_in_use(runner: Runner, model: Model) -> bool:
 
 
 def plan_victims(
-    book: Book, place: NodeBook, takes: Mapping[str, int], wish: Wish
+    book: Book, place: NodeBook, lacks: Mapping[str, int], wish: Wish
 ) -> tuple[Runner, ...] | None:
-    """The cheapest complete set of runners on one node whose going makes room for ``takes``.
+    """The cheapest complete set of runners on one node whose going makes good what it ``lacks``.
 
     1. What is draining or stopping already counts as room.
     2. Cheapest first (``Rank``), only those that hold something of what is missing.
     3. Then every member that is not needed is dropped again, the dearest first: no set has one
        runner more than it needs.
     4. No set is enough: ``None``, and nobody is touched.
+    5. A load whose memory cannot be measured yet counts twice; nobody is stopped for that. The
+       place waits until the load is up: no second one is admitted there before.
     """
-    lacks = place.lacks(takes)
+    if not place.loading.isdisjoint(lacks):
+        return None
+    goal = dict(lacks)
     if wish.replaces is not None and wish.replaces.node == place.node.name:
-        _subtract(lacks, book.takes(wish.replaces, place.unified))
+        _subtract(goal, book.takes(wish.replaces, place.unified))
     chosen: list[Runner] = []
-    left = dict(lacks)
-    for runner in evictable(book, place, wish):
-        if not any(size > 0 for size in left.values()):
-            break
+    left = dict(goal)
+    for runner in evictable(book, place, wish) if _is_short(left) else ():
         held = book.takes(runner, place.unified)
-        if any(left.get(dim, 0) > 0 and size > 0 for dim, size in held.items()):
+        if any(left[dim] > 0 and held.get(dim, 0) > 0 for dim in left):
             chosen.append(runner)
             _subtract(left, held)
-    if any(size > 0 for size in left.values()):
-        return None
-    return tuple(_minimal(book, place, lacks, chosen))
+        if not _is_short(left):
+            return tuple(_minimal(book, place, goal, chosen))
+    return None if _is_short(left) else ()
+
+
+def _is_short(left: Mapping[str, int]) -> bool:
+    return any(size > 0 for size in left.values())
 
 
 def evictable(book: Book, place: NodeBook, wish: Wish) -> list[Runner]:
@@ -209,7 +219,7 @@ def _minimal(
         left = dict(lacks)
         for other in rest:
             _subtract(left, book.takes(other, place.unified))
-        if not any(size > 0 for size in left.values()):
+        if not _is_short(left):
             kept = rest
     return kept
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Wait
+from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
 from berth.planner.book import Amounts, Book, amounts, is_here, missing_bytes
 from berth.planner.candidates import (
     Candidate,
@@ -12,10 +12,11 @@ from berth.planner.candidates import (
     holds_emptied,
     refuse_node,
 )
+from berth.planner.drains import is_admitted
 from berth.planner.eviction import dearest, plan_cap_victims, plan_victims
 from berth.planner.refusals import pinned_in_the_way, plan_refusal
-from berth.planner.state import Runner
-from berth.planner.wishes import Want, Wish
+from berth.planner.state import Runner, Stage
+from berth.planner.wishes import Want, Wish, wish_for
 from berth.reasons import Reason
 
 NOW, COMING, VICTIMS, LATER = 0, 1, 2, 3
@@ -43,7 +44,7 @@ def plan_placement(book: Book, wish: Wish) -> None:
     5. Files are missing and every place is taken just now: they are fetched meanwhile.
     6. Else a refusal with the numbers of each place; final where no wait will help.
     """
-    if refuse_restart(book, wish):
+    if refuse_restart(book, wish) or waits_for_turn(book, wish):
         return
     candidates = plan_candidates(book, wish)
     offer = plan_free_offer(book, wish, candidates) or plan_victim_offer(book, wish, candidates)
@@ -70,12 +71,16 @@ def refuse_restart(book: Book, wish: Wish) -> bool:
     if restarts.next_retry is not None and restarts.next_retry > book.state.now:
         left = restarts.next_retry - book.state.now
         told = f": {restarts.message}" if restarts.message else ""
-        message = (
-            f"model {name} failed {restarts.count} times ({reason}){told}; next try in {left:.0f} s"
-        )
+        times = "once" if restarts.count == 1 else f"{restarts.count} times in a row"
+        message = f"model {name} failed {times} ({reason}){told}; next try in {left:.0f} s"
         book.refuse(Wait(model.key, reason, message, until=restarts.next_retry))
         return True
     return False
+
+
+def waits_for_turn(book: Book, wish: Wish) -> bool:
+    """Whether another runner on the node of the one to be replaced is being replaced just now."""
+    return wish.replaces is not None and wish.replaces.node in book.rolling
 
 
 def plan_candidates(book: Book, wish: Wish) -> list[Candidate]:
@@ -155,7 +160,7 @@ def plan_victim_offer(book: Book, wish: Wish, candidates: list[Candidate]) -> Of
         takes = amounts(place.node, claim_of(candidate), place.unified)
         if not _disk_allows(book, wish, candidate):
             continue
-        victims = plan_victims(book, place, takes, wish)
+        victims = plan_victims(book, place, place.lacks(takes), wish)
         extra = None if victims is None else plan_cap_victims(book, place, wish, victims)
         if victims is None or extra is None:
             continue
@@ -220,10 +225,48 @@ def _take(book: Book, wish: Wish, offer: Offer) -> None:
     else:
         (ordinal, attempt), uid = plan_name(book, wish), ""
     book.place(Reserve(key, place, claim, candidate.need, ordinal, attempt, runner=uid))
-    for victim in offer.victims:
-        deadline = book.state.now + book.models[victim.model].drain_timeout_s
-        book.decide(victim, Drain(victim.uid, Reason.MAKE_ROOM, deadline, newcomer=key))
+    _drain_victims(book, offer.victims, key)
     _replace(book, wish, offer)
+
+
+def reservations(book: Book) -> list[Runner]:
+    """The reservations that still wait for their admission, the youngest first."""
+    reserved = [
+        runner
+        for runner in book.state.runners
+        if runner.stage is Stage.RESERVED and not runner.pod_exists
+    ]
+    return sorted(reserved, key=lambda r: (-(r.reserved_at or r.created), r.uid))
+
+
+def plan_mending(book: Book, runner: Runner) -> None:
+    """Make good what a reservation lacks: its victims were spared, strangers took the memory, or a
+    plan was applied in part.
+
+    1. An admitted one is on its way and left alone; the youngest of several gives way first.
+    2. Its place is short even once all that is leaving has left: more victims, by the same rules.
+    3. No set is enough: the reservation is given up, and the model is planned again.
+    4. A load that cannot be measured yet may only look like a shortage: wait for it.
+    """
+    model = book.models.get(runner.model)
+    if model is None or book.is_leaving(runner) or book.is_lost(runner):
+        return
+    place = book.at(runner.node)
+    held = book.takes(runner, place.unified)
+    short = {d: -place.later(d) for d, size in held.items() if size > 0 and place.later(d) < 0}
+    if not short or is_admitted(book, runner) or not place.loading.isdisjoint(short):
+        return
+    victims = plan_victims(book, place, short, wish_for(book, model))
+    if victims is None:
+        book.decide(runner, Stop(runner.uid, Reason.BUSY))
+    else:
+        _drain_victims(book, victims, model.key)
+
+
+def _drain_victims(book: Book, victims: tuple[Runner, ...], newcomer: str) -> None:
+    for victim in victims:
+        deadline = book.state.now + book.models[victim.model].drain_timeout_s
+        book.decide(victim, Drain(victim.uid, Reason.MAKE_ROOM, deadline, newcomer=newcomer))
 
 
 def _replace(book: Book, wish: Wish, offer: Offer) -> None:

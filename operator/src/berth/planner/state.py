@@ -291,5 +291,6 @@ class State:
     """How long a reservation may be refused by the agent with nothing in the way."""
     spare_grace_s: float = 30.0
     """How long an idle victim that turned out to be busy is waited for before it is spared."""
-    first_use_s: float = 10.0
-    """How long a runner that has just come up keeps its place for those who waited for it."""
+    first_use_s: float = 6.0
+    """How long after coming up, or after a use, a report of no work is not believed yet: agents probe
+    every 5 s."""

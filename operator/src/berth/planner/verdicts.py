@@ -109,8 +109,10 @@ def _of_placement(book: Book, model: Model, made: Prepare | Reserve) -> Verdict:
 def _of_leaving(book: Book, model: Model) -> Verdict:
     count, name = len(book.leaving(model.key)), short_name(model.key)
     wanted = is_asked(model) or plan_target(book, model)[0] > 0
-    again = "; it is loaded again once they are gone" if wanted else ""
-    message = f"model {name}: {count} runners are draining or stopping{again}"
+    leaving = "1 runner is" if count == 1 else f"{count} runners are"
+    gone = "that is" if count == 1 else "they are"
+    again = f"; it is loaded again once {gone} gone" if wanted else ""
+    message = f"model {name}: {leaving} draining or stopping{again}"
     return Verdict(model.key, State.STOPPING, Reason.DRAINING, message)
 
 
@@ -121,7 +123,7 @@ def _of_blocked(book: Book, model: Model) -> Verdict:
     if model.suspended:
         return Verdict(model.key, State.DOWN, Reason.SUSPENDED, f"model {name} is suspended")
     reason = model.blocked or Reason.NEEDS_UNKNOWN
-    message = model.blocked_message or f"model {name} cannot be planned: {reason}"
+    message = model.blocked_message or f"model {name} cannot be planned yet: {reason}"
     if reason in _LEARNING:
         state = State.WAITING if is_asked(model) else State.DOWN
         return Verdict(model.key, state, reason, message)

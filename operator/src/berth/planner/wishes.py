@@ -143,6 +143,16 @@ def _wish(book: Book, model: Model, want: Want, targets: list[str], index: int) 
     return Wish(model, want, since, target=target, overdue=overdue)
 
 
+def wish_for(book: Book, model: Model) -> Wish:
+    """The wish that stands behind a runner of the model that already has its place."""
+    target, want = plan_target(book, model)
+    up = any(r.stage is Stage.UP for r in book.live(model.key))
+    stale = [r for r in book.by_model.get(model.key, ()) if is_stale(model, r)]
+    if stale and want not in (Want.WAITING, Want.BY_HAND):
+        want = Want.REPLACE
+    return _wish(book, model, _copy_want(want) if up and target < 2 else want, [], 0)
+
+
 def _copy_want(want: Want) -> Want:
     return Want.COPY if want in (Want.WAITING, Want.BY_HAND) else want
 

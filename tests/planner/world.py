@@ -1,0 +1,431 @@
+"""What would really happen to a cluster that obeys the plans? A small model of the world, in seconds.
+
+Agents admit by the same arithmetic, loads and stops take time, requests come and end, reports of
+work arrive late, nodes vanish and come back. A plan is made only when something happened or when
+the last plan asked to be woken: a wake-up that is missing shows as a request that is never served.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, StartPod, Stop
+from berth.planner.arithmetic import rooms
+from berth.planner.book import Book, amounts
+from berth.planner.plan import make_plan
+from berth.planner.restarts import next_restart
+from berth.planner.state import HOST, Claim, Model, Node, Runner, Stage, State
+from berth.planner.state import Drain as Order
+from berth.planner.wishes import limit
+from berth.reasons import Reason
+from berth.units import Bytes
+
+MAY_CUT = {
+    Reason.DELETED, Reason.SUSPENDED, Reason.UNLOADED, Reason.NODE_DRAINED, Reason.HELD,
+    Reason.KILLED, Reason.NODE_LOST, Reason.CRASHED,
+}  # fmt: skip
+PROBE_S = 5.0
+ADMITTED_S = 60.0
+MOST_PLANS_AT_ONCE = 12
+
+
+@dataclass
+class Truth:
+    """A runner as it really is; ``seen`` is what the planner is told."""
+
+    seen: Runner
+    taken: Claim
+    load_s: float
+    stop_s: float
+    done_at: float | None = None
+    """When the step under way (fetch, load, stop) ends."""
+    answers: list[float] = field(default_factory=list)
+    """When each request in hand ends."""
+    next_probe: float | None = None
+
+
+@dataclass
+class World:
+    """The cluster, its clock, and what has been seen to go wrong."""
+
+    nodes: dict[str, Node]
+    models: dict[str, Model]
+    now: float = 1000.0
+    runners: dict[str, Truth] = field(default_factory=dict)
+    queues: dict[str, list[float]] = field(default_factory=dict)
+    """By model: how long each waiting request will take."""
+    served: dict[str, int] = field(default_factory=dict)
+    loads: int = 0
+    cut: int = 0
+    serial: int = 0
+    fetch_s: float = 3.0
+    load_s: float = 4.0
+    stop_s: float = 2.0
+    factor: dict[str, float] = field(default_factory=dict)
+    """By model: what it really takes as a share of its need; above 1 the estimate was wrong."""
+    plan: Plan = field(default_factory=Plan)
+    freed: dict[str, float] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+    is_estimate_trusted: bool = True
+    interrupted_after: int | None = None
+    """The controller dies after so many actions of its next plan, and another one takes over."""
+    measures_loads: bool = True
+    """Whether the agents can tell what a runner holds while it loads."""
+
+    # What the planner is told.
+
+    def state(self) -> State:
+        return State(
+            now=self.now,
+            epoch=1,
+            nodes=tuple(self._with_use(node) for node in self.nodes.values()),
+            models=tuple(self.models.values()),
+            runners=tuple(truth.seen for truth in self.runners.values()),
+            healthy_since=0.0,
+            recently_freed=dict(self.freed),
+        )
+
+    def _with_use(self, node: Node) -> Node:
+        used = {HOST: node.capacity - node.available}
+        for truth in self.runners.values():
+            if truth.seen.node == node.name and self._has_memory(truth):
+                used[HOST] += truth.taken.host
+                for uuid, size in truth.taken.devices:
+                    used[uuid] = used.get(uuid, 0) + size
+        devices = tuple(
+            replace(d, used=Bytes((d.used or 0) + used.get(d.uuid, 0))) for d in node.devices
+        )
+        return replace(node, devices=devices, available=Bytes(node.capacity - used[HOST]))
+
+    def _has_memory(self, truth: Truth) -> bool:
+        return truth.seen.pod_exists and truth.seen.stage is not Stage.FAILED
+
+    # Time.
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, from event to event."""
+        end = self.now + seconds
+        self.settle()
+        while True:
+            due = [t for t in self._events() if t > self.now]
+            if self.plan.wake_at is not None and self.plan.wake_at > self.now:
+                due.append(self.plan.wake_at)
+            if not due or min(due) > end:
+                break
+            self.now = min(due)
+            self.settle()
+        self.now = end
+
+    def _events(self) -> list[float]:
+        found = []
+        for truth in self.runners.values():
+            found += [t for t in (truth.done_at, truth.next_probe, truth.seen.admitted_until) if t]
+            found += truth.answers
+        return found
+
+    def settle(self) -> None:
+        """Let everything that is due happen, and plan until the plan has nothing more to do."""
+        for _ in range(MOST_PLANS_AT_ONCE):
+            self._happen()
+            before = self.state()
+            self.plan = make_plan(before)
+            self.check(before, self.plan)
+            chosen = self.plan.actions[: self.interrupted_after]
+            self.interrupted_after = None
+            done = [self._apply(action) for action in chosen]
+            if not any(done):
+                return
+        raise AssertionError(f"plans do not come to rest: {self.history[-12:]}")
+
+    def _happen(self) -> None:
+        for uid in sorted(self.runners):
+            truth = self.runners[uid]
+            if not self.nodes[truth.seen.node].ready:
+                continue
+            self._step(truth)
+        for uid in sorted(self.runners):
+            self._admit(self.runners[uid])
+        for key in sorted(self.models):
+            self._serve(key)
+        for uid in sorted(self.runners):
+            self._report(self.runners[uid])
+
+    def _step(self, truth: Truth) -> None:
+        seen, due = truth.seen, truth.done_at is not None and truth.done_at <= self.now
+        if seen.stage is Stage.PREPARING and due:
+            truth.seen = replace(seen, fetched=True)
+            files = {digest for digest, _ in self.models[seen.model].files}
+            node = self.nodes[seen.node]
+            self.nodes[seen.node] = replace(node, files=node.files | files)
+            truth.done_at = None
+        elif seen.stage is Stage.STARTING and due:
+            measured = self._measured(truth)
+            truth.seen = replace(seen, stage=Stage.UP, up_since=self.now, measured=measured)
+            truth.done_at = None
+            model = self.models[seen.model]
+            self.models[seen.model] = replace(model, load_asked=None, autoload_done=True)
+        elif seen.stage is Stage.STOPPING and due:
+            self._gone(truth)
+
+    def _measured(self, truth: Truth) -> tuple[tuple[str, Bytes], ...]:
+        return (*truth.taken.devices, (HOST, truth.taken.host))
+
+    def _gone(self, truth: Truth) -> None:
+        seen = truth.seen
+        self.runners.pop(seen.uid)
+        for place in [uuid for uuid, _ in seen.claim.devices] or [HOST]:
+            self.freed[f"{seen.node}/{place}"] = self.now
+
+    def _admit(self, truth: Truth) -> None:
+        """The agent's look at a reserved runner: the memory is there, and no other load is."""
+        seen, node = truth.seen, self.nodes[truth.seen.node]
+        if seen.stage is not Stage.RESERVED or seen.pod_exists or not node.ready:
+            return
+        if seen.admitted_until is not None and seen.admitted_until > self.now:
+            return
+        others = [
+            t.seen for t in self.runners.values() if t.seen.node == node.name and t is not truth
+        ]
+        busy = [
+            r for r in others if r.stage is Stage.STARTING or (r.admitted_until or 0) > self.now
+        ]
+        holding = [r for r in others if r.pod_exists]
+        free = rooms(self._with_use(node), holding)
+        fits = seen.claim.host <= free[HOST].free
+        fits = fits and all(size <= free[uuid].free for uuid, size in seen.claim.devices)
+        refused = Reason.LOAD_IN_PROGRESS if busy else None if fits else Reason.NO_MEMORY
+        until = None if refused else self.now + ADMITTED_S
+        truth.seen = replace(seen, admitted_until=until, admission_refused=refused)
+
+    def _serve(self, key: str) -> None:
+        """The gateway: sends to runners that are up and not draining, else says who waits."""
+        model = self.models[key]
+        for truth in self._of(key):
+            ended = [t for t in truth.answers if t <= self.now]
+            if ended and self.nodes[truth.seen.node].ready:
+                truth.answers = [t for t in truth.answers if t > self.now]
+                self.served[key] = self.served.get(key, 0) + len(ended)
+                model = replace(model, used=self.now)
+        queue = self.queues.setdefault(key, [])
+        routes = [t for t in self._of(key) if t.seen.stage is Stage.UP and t.seen.drain is None]
+        routes = [t for t in routes if self.nodes[t.seen.node].ready]
+        for truth in routes:
+            while queue and len(truth.answers) < model.parallel:
+                truth.answers.append(self.now + queue.pop(0))
+                truth.next_probe = truth.next_probe or self.now + PROBE_S
+                model = replace(model, used=self.now)
+        count = 0 if routes else len(queue)
+        since = (model.waiting_since or self.now) if count else None
+        self.models[key] = replace(model, waiting=count, waiting_since=since)
+
+    def _report(self, truth: Truth) -> None:
+        """The agent's probe: every 5 s, at once while draining."""
+        seen = truth.seen
+        if not self.nodes[seen.node].ready:
+            return
+        if seen.drain is not None or (
+            truth.next_probe is not None and truth.next_probe <= self.now
+        ):
+            seen = replace(seen, busy=len(truth.answers))
+            truth.next_probe = self.now + PROBE_S if truth.answers else None
+        if seen.drain is not None and seen.stage is Stage.UP:
+            quiet = None if truth.answers else (seen.quiet_since or self.now)
+            seen = replace(seen, quiet_since=quiet)
+        truth.seen = seen
+
+    def _of(self, key: str) -> list[Truth]:
+        return [t for _, t in sorted(self.runners.items()) if t.seen.model == key]
+
+    # What the controller does.
+
+    def _apply(self, action: object) -> bool:
+        match action:
+            case Prepare() | Reserve():
+                self._create(action)
+            case StartPod(runner=uid):
+                truth = self.runners[uid]
+                measured = self._measured(truth) if self.measures_loads else ()
+                truth.seen = replace(
+                    truth.seen,
+                    stage=Stage.STARTING,
+                    pod_exists=True,
+                    admitted_until=None,
+                    measured=measured,
+                )
+                truth.done_at = self.now + truth.load_s
+                self.loads += 1
+            case Drain(runner=uid):
+                truth = self.runners[uid]
+                order = Order(action.reason, self.now, action.deadline_s, action.newcomer)
+                truth.seen = replace(truth.seen, drain=order, quiet_since=None)
+            case Spare(runner=uid):
+                truth = self.runners[uid]
+                truth.seen = replace(truth.seen, drain=None, quiet_since=None)
+            case Stop(runner=uid):
+                self._stop(self.runners[uid], action)
+            case _:
+                return False
+        self.history.append(f"{self.now:.1f} {action}"[:160])
+        return True
+
+    def _create(self, action: Prepare | Reserve) -> None:
+        if isinstance(action, Reserve) and action.runner:
+            truth = self.runners[action.runner]
+            truth.seen = replace(
+                truth.seen, stage=Stage.RESERVED, claim=action.claim, reserved_at=self.now
+            )
+        else:
+            self.serial += 1
+            uid = f"r{self.serial:04d}"
+            name = f"{action.model}-{action.ordinal}-{action.attempt}"
+            assert name not in {t.seen.name for t in self.runners.values()}, f"{name} exists"
+            stage = Stage.PREPARING if isinstance(action, Prepare) else Stage.RESERVED
+            seen = Runner(
+                uid=uid, name=name, model=action.model, node=action.place.node, claim=action.claim,
+                stage=stage, ordinal=action.ordinal, attempt=action.attempt, created=self.now,
+                settings_hash=self.models[action.model].settings_hash,
+                reserved_at=self.now if stage is Stage.RESERVED else None,
+            )  # fmt: skip
+            truth = Truth(seen, action.claim, self.load_s, self.stop_s)
+            truth.done_at = self.now + self.fetch_s if stage is Stage.PREPARING else None
+            self.runners[uid] = truth
+        share = self.factor.get(action.model, 1.0)
+        devices = tuple((uuid, Bytes(int(size * share))) for uuid, size in action.claim.devices)
+        truth.taken = Claim(Bytes(int(action.claim.host * share)), devices)
+
+    def _stop(self, truth: Truth, action: Stop) -> None:
+        seen = truth.seen
+        if truth.answers:
+            assert action.reason in MAY_CUT, f"{action.reason} cut {len(truth.answers)} answers"
+            self.cut += len(truth.answers)
+            truth.answers = []
+        self._record(seen, action.reason)
+        if not seen.pod_exists:
+            self.runners.pop(seen.uid)
+            return
+        lost = not self.nodes[seen.node].ready
+        truth.seen = replace(seen, stage=Stage.STOPPING, pod_deleting=True, foreign_deletion=False)
+        truth.done_at = None if lost else self.now + truth.stop_s
+        if seen.stage is Stage.FAILED:
+            self._gone(truth)
+
+    def _record(self, seen: Runner, reason: Reason) -> None:
+        """What the controller notes of a failure; a wished-for end is none."""
+        if seen.stage in (Stage.RESERVED, Stage.FAILED) or reason is Reason.KILLED:
+            model = self.models[seen.model]
+            restarts = next_restart(model.restarts, now=self.now, reason=reason, node=seen.node)
+            self.models[seen.model] = replace(model, restarts=restarts)
+
+    # What happens to it.
+
+    def request(self, key: str, seconds: float) -> None:
+        self.queues.setdefault(key, []).append(seconds)
+        self.settle()
+
+    def crash(self, uid: str) -> None:
+        truth = self.runners[uid]
+        self.cut += len(truth.answers)
+        truth.answers = []
+        truth.seen = replace(truth.seen, stage=Stage.FAILED, exit_reason=Reason.CRASHED, busy=0)
+        self.settle()
+
+    def change(self, key: str, **fields: object) -> None:
+        self.models[key] = replace(self.models[key], **fields)  # type: ignore[arg-type]
+        self.settle()
+
+    def change_node(self, name: str, **fields: object) -> None:
+        self.nodes[name] = replace(self.nodes[name], **fields)  # type: ignore[arg-type]
+        for truth in self.runners.values():
+            stopping = truth.seen.node == name and truth.seen.stage is Stage.STOPPING
+            if stopping and truth.done_at is None and self.nodes[name].ready:
+                truth.done_at = self.now + 1.0
+        self.settle()
+
+    # What must always hold.
+
+    def check(self, state: State, plan: Plan) -> None:
+        assert plan == make_plan(state), "the same snapshot gave two plans"
+        self._check_victims(state, plan)
+        self._check_copies()
+        self._check_memory(state)
+        self._check_told(plan)
+
+    def _check_victims(self, state: State, plan: Plan) -> None:
+        seen = {r.uid: r for r in state.runners}
+        reserved = {a.model for a in plan.actions if isinstance(a, Reserve)}
+        loading = {r.model for r in state.runners if r.stage in (Stage.RESERVED, Stage.STARTING)}
+        stops = {a.runner for a in plan.actions if isinstance(a, Stop)}
+        for action in plan.actions:
+            if isinstance(action, Drain) and action.reason is Reason.MAKE_ROOM:
+                victim, newcomer = seen[action.runner], self.models[action.newcomer]
+                assert victim.stage is Stage.UP, f"{victim.stage} is never a victim"
+                assert not self.models[victim.model].pinned
+                since = min(t for t in (newcomer.waiting_since, newcomer.load_asked, self.now) if t)
+                overdue = self.now - since >= state.fairness_s
+                in_use = victim.busy or self.models[victim.model].waiting
+                assert overdue or not in_use, f"{victim.uid} is in use"
+                assert action.newcomer in reserved, "a drain without its reservation"
+            if isinstance(action, Stop):
+                victim = seen[action.runner]
+                if action.reason is Reason.MAKE_ROOM and victim.drain is not None:
+                    assert victim.drain.newcomer in loading | reserved, "stopped in vain"
+        self._check_none_in_vain(state, plan)
+        spared = {a.runner for a in plan.actions if isinstance(a, Spare)}
+        drained = {a.runner for a in plan.actions if isinstance(a, Drain)}
+        assert not spared & (drained | stops), "one plan undoes itself"
+
+    def _check_none_in_vain(self, state: State, plan: Plan) -> None:
+        """Every victim is needed: without any one of them the newcomer would not fit."""
+        book = Book.of(state)
+        for made in plan.actions:
+            if not isinstance(made, Reserve):
+                continue
+            place = book.at(made.place.node)
+            others = [
+                a
+                for a in plan.actions
+                if isinstance(a, Reserve) and a.place.node == made.place.node
+            ]
+            if len(others) > 1 or place.node.policy.max_runners or made.runner:
+                continue
+            moved = {a.runner for a in plan.actions if isinstance(a, (Spare, Stop))}
+            if any(r.node == made.place.node and r.uid in moved for r in state.runners):
+                continue
+            lacks = place.lacks(amounts(place.node, made.claim, place.unified))
+            drains = {
+                a.runner for a in plan.actions if isinstance(a, Drain) and a.newcomer == made.model
+            }
+            victims = [r for r in state.runners if r.uid in drains and r.node == made.place.node]
+            for spare in victims:
+                held = [book.takes(r, place.unified) for r in victims if r is not spare]
+                left = {d: n - sum(h.get(d, 0) for h in held) for d, n in lacks.items()}
+                assert any(n > 0 for n in left.values()), f"{spare.uid} was not needed"
+
+    def _check_copies(self) -> None:
+        for key, model in self.models.items():
+            pods = [
+                t for t in self._of(key) if self._has_memory(t) and self.nodes[t.seen.node].ready
+            ]
+            fresh = [t for t in pods if t.seen.settings_hash == model.settings_hash]
+            stays = [t for t in fresh if t.seen.stage in (Stage.STARTING, Stage.UP)]
+            most = max(limit(model), 1) + (len(pods) - len(fresh))
+            if all(t.seen.drain is None for t in pods):
+                assert len(stays) <= most + 1, f"{len(stays)} pods of {key}"
+
+    def _check_memory(self, state: State) -> None:
+        """Pods never hold more than a place has less its reserve."""
+        if not self.is_estimate_trusted:
+            return
+        for node in state.nodes:
+            mine = [
+                t for t in self.runners.values() if t.seen.node == node.name and self._has_memory(t)
+            ]
+            pods = [replace(t.seen, measured=self._measured(t)) for t in mine]
+            for place, room in rooms(node, pods).items():
+                assert room.free >= 0, f"{node.name} {place} is over by {-room.free}"
+
+    def _check_told(self, plan: Plan) -> None:
+        """Act or explain: a model that somebody waits for is never just down."""
+        for verdict in plan.verdicts:
+            model = self.models[verdict.model]
+            assert verdict.message
+            if model.waiting and not model.suspended and model.not_before is None:
+                assert verdict.state.value != "Down", f"{verdict.model} waits and nobody says why"
