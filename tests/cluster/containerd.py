@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,11 @@ class Containerd:
     def socket(self) -> Path:
         return self.folder / "containerd.sock"
 
-    def start(self, *, cni_conf: Path) -> None:
+    def start(self, *, cni_conf: Path, enter: Sequence[str]) -> None:
+        """`enter` is the command that enters the mount namespace it works in."""
         config = self.folder / "containerd.toml"
         config.write_text(self._config(cni_conf))
-        self.processes.start("containerd", ["containerd", "--config", str(config)])
+        self.processes.start("containerd", [*enter, "containerd", "--config", str(config)])
         self.processes.wait_until(
             lambda: self.ctr("version").returncode == 0,
             what="containerd answers",

@@ -29,7 +29,7 @@ class Base:
 
     @property
     def reference(self) -> str:
-        key = cache.digest(self.suite, *self.packages)
+        key = cache.digest(self.suite, *self.packages, *LEFT_OUT)
         return f"localhost/berth/base-{self.name}:{key}"
 
 
@@ -54,12 +54,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Built:
-    """An image as a file: an OCI archive, and the name that it is imported under."""
+    """An image as a file: an archive, and the name that it is imported under."""
 
     reference: str
     archive: Path
 
 
+# As published minimal images do.
+LEFT_OUT = ("/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale")
 PACKAGE = CHECKOUT / "operator" / "src" / "berth"
 OPERATOR = Image(
     name="operator",
@@ -103,9 +105,8 @@ def _build(image: Image, *, reference: str, target: Path) -> None:
                 *_host_settings(), "--tag", reference, str(CHECKOUT),
             )  # fmt: skip
             say(f"writing the image {image.name}")
-            _buildah(
-                "push", "--disable-compression", reference, f"oci-archive:{target}:{reference}"
-            )
+            # This kind of archive is not compressed: it is written and read on one machine.
+            _buildah("push", reference, f"docker-archive:{target}:{reference}")
         finally:
             # The builder leaves its store mounted on itself.
             mounts.unmount_all(_store())
@@ -122,6 +123,7 @@ def _ensure_base(base: Base) -> None:
     _run(
         # The archive's own date may lie ahead of or behind this host's clock.
         ["mmdebstrap", "--variant=minbase", '--aptopt=Acquire::Check-Valid-Until "false"',
+         *(f"--dpkgopt=path-exclude={path}/*" for path in LEFT_OUT),
          f"--include={','.join(base.packages)}", base.suite, str(tar)],
         purpose=f"making the base {base.name}",
         todo="the Debian mirror may be out of reach",

@@ -1,7 +1,11 @@
-"""Which file systems are mounted below a folder of ours, and how are they all taken away?"""
+"""Where do a node's mounts go, and how is what is mounted below a folder of ours taken away?"""
 
 import subprocess
 from pathlib import Path
+
+from cluster.processes import ProcessTable
+
+HOLDER = "mount-namespace"
 
 
 def below(folder: Path) -> list[Path]:
@@ -15,11 +19,22 @@ def below(folder: Path) -> list[Path]:
     return found[::-1]
 
 
-def share(folder: Path) -> None:
-    """Makes a folder a shared mount: volumes that the kubelet mounts later reach running pods."""
-    if folder not in below(folder):
-        subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
-    subprocess.run(["mount", "--make-rshared", str(folder)], check=True)
+def start_namespace(processes: ProcessTable) -> list[str]:
+    """Starts a mount namespace that a process of ours holds; the command that enters it.
+
+    All of it is shared within, as systemd has it on real nodes: volumes that the kubelet mounts
+    reach running pods. What is mounted in it goes with its last process.
+    """
+    holder = processes.start(
+        HOLDER, ["unshare", "--mount", "--propagation=shared", "sleep", "infinity"]
+    )
+    processes.wait_until(
+        lambda: Path(f"/proc/{holder.pid}/comm").read_text().strip() == "sleep",
+        what="the mount namespace is there",
+        process=HOLDER,
+        deadline_s=10,
+    )
+    return ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--"]
 
 
 def unmount_all(folder: Path) -> None:

@@ -61,20 +61,21 @@ class Node:
     def start_runtime(self) -> None:
         """containerd, ready to take images."""
         self.containerd.folder.mkdir(parents=True, exist_ok=True)
-        mounts.share(self.folder)
         cni_conf = self.folder / "cni.d"
         cni_conf.mkdir(exist_ok=True)
         (cni_conf / "10-berth.conflist").write_text(
             network.cni_config(self.network, state_dir=self.folder)
         )
-        self.containerd.start(cni_conf=cni_conf)
+        self.containerd.start(cni_conf=cni_conf, enter=mounts.start_namespace(self.processes))
 
     def start(self, plane: ControlPlane) -> None:
         """kubelet and kube-proxy; returns when the node is Ready."""
         cgroups.create(self.cgroup)
         server = f"https://{self.network.address}:{plane.port}"
         kube = str(build.binary(build.KUBE))
-        self.processes.start("kubelet", [kube, "kubelet", *self._kubelet_args(plane, server)])
+        enter = mounts.start_namespace(self.processes)
+        kubelet = [*enter, kube, "kubelet", *self._kubelet_args(plane, server)]
+        self.processes.start("kubelet", kubelet)
         self.processes.start("kube-proxy", [kube, "kube-proxy", self._proxy_config(plane, server)])
         self.processes.wait_until(
             lambda: is_ready(plane, self.name),
@@ -92,7 +93,7 @@ class Node:
         self.containerd.end_shims()
         cgroups.remove(self.cgroup)
         self.processes.stop("containerd")
-        mounts.unmount_all(self.state_dir)
+        self.processes.stop(mounts.HOLDER)
         network.tear_down(self.network, state_dir=self.state_dir)
         _remove_log_links(self.folder)
         for folder in FIXED_FOLDERS:

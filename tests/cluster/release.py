@@ -68,13 +68,36 @@ def install(api: Api, values: Mapping[str, Any]) -> bool:
     say("installing the chart")
     # Helm installs the kinds of a chart once and never changes them again; this does.
     api.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-    api.helm(
-        "upgrade", NAME, str(CHART), "--install", f"--namespace={NAMESPACE}", "--create-namespace",
-        "--skip-crds", "--values=-", "--wait", f"--timeout={ROLLOUT_DEADLINE_S}s",
-        stdin=json.dumps(values),
-    )  # fmt: skip
+    _upgrade(api, values)
     note.write_text(wanted)
     return True
+
+
+def _upgrade(api: Api, values: Mapping[str, Any]) -> None:
+    arguments = [
+        "upgrade", NAME, str(CHART), "--install", f"--namespace={NAMESPACE}", "--create-namespace",
+        "--skip-crds", "--values=-", "--wait", f"--timeout={ROLLOUT_DEADLINE_S}s",
+    ]  # fmt: skip
+    try:
+        api.helm(*arguments, stdin=json.dumps(values))
+    except Problem as problem:
+        raise Problem(f"{problem.what}\n{_why_not_ready(api)}", todo=problem.todo) from problem
+
+
+def _why_not_ready(api: Api) -> str:
+    """The programs' pods, and the last words of each one."""
+    pods = api.kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=wide")
+    warned = api.kubectl(
+        "get", "events", f"--namespace={NAMESPACE}", "--field-selector=type=Warning",
+        "--sort-by=.lastTimestamp", "--output=custom-columns=:.involvedObject.name,:.message",
+        "--no-headers",
+    )  # fmt: skip
+    logs = api.kubectl(
+        "logs", f"--namespace={NAMESPACE}", "--selector=app.kubernetes.io/instance=berth",
+        "--prefix", "--tail=3", "--ignore-errors", "--all-containers",
+    )  # fmt: skip
+    latest = "\n".join(line[:300] for line in warned.splitlines()[-5:])
+    return f"{pods}\n{latest}\n{logs}"
 
 
 def _is_deployed(api: Api) -> bool:

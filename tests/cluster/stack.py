@@ -51,7 +51,7 @@ class Stack:
         self, name: str, *, suffix: str = "", env: dict[str, str] | None = None
     ) -> None:
         """Start one of Berth's programs as a process; a second one with a ``suffix``."""
-        command = [sys.executable, "-m", "berth.cli.main", name]
+        command = [str(Path(sys.executable).with_name("berth")), name]
         self.plane.processes.start(
             f"{name}{suffix}",
             command,

@@ -40,10 +40,10 @@ class Cluster:
         return self.plane.kubeconfig
 
     def load_image(self, archive: Path, *, reference: str) -> None:
-        """Imports an OCI archive unless the node holds an image of that name already."""
+        """Imports and unpacks an archive unless the node holds an image of that name already."""
         if reference in self.node.containerd.images():
             return
-        answer = self.node.containerd.ctr("images", "import", "--no-unpack", str(archive))
+        answer = self.node.containerd.ctr("images", "import", str(archive))
         if answer.returncode != 0 or reference not in self.node.containerd.images():
             raise Problem(
                 f"importing {reference} failed: {answer.stderr}", todo="see containerd's log"
