@@ -206,6 +206,17 @@ async def test_a_restart_repeats_nothing_that_was_told(world: World):
     assert (world.status(), world.agent_writes()) == (told, writes)
 
 
+async def test_what_was_told_of_a_pod_that_is_gone_is_not_taken_up(world: World):
+    world.runner()
+    async with world.agent():
+        world.pod()
+        world.probe.looks["10.0.0.1"] = IDLE
+        await world.until(lambda: state_of(world) == "Ready", "it is ready")
+    world.kube.remove(PODS, "llama-0", NAMESPACE)
+    async with world.agent():
+        await world.until(lambda: state_of(world) is None, "nothing is known of it")
+
+
 async def test_the_next_load_waits_until_the_memory_of_the_last_is_back(world: World):
     world.node.devices = [FakeGpu("GPU-0", 80 * GiB)]
     world.runner("a", claim=gpu_claim(8))

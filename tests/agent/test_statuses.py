@@ -212,15 +212,24 @@ async def test_only_the_newest_is_written_after_an_outage(kube: FakeKube):
     assert writer.failures > 0
 
 
-async def test_an_object_that_is_gone_or_another_is_not_written(kube: FakeKube):
+async def test_what_is_gone_is_not_written(kube: FakeKube):
     gone: list[Subject] = []
     writer = StatusWriter(kube, gone.append)
-    absent, other = Subject(RUNNERS, "x", "team", "u"), Subject(RUNNERS, "r", "team", "other")
+    absent = Subject(RUNNERS, "x", "team", "u")
     writer.put(absent, {"agent": {}})
-    writer.put(other, {"agent": {}})
+    await writer.flush()
+    assert gone == [absent]
+
+
+async def test_what_is_forgotten_is_not_written_once_the_server_is_back(kube: FakeKube):
+    writer = StatusWriter(kube)
+    kube.away = True
+    writer.put(SUBJECT, {"agent": {}})
+    await asyncio.sleep(0)
+    writer.forget(SUBJECT)
+    kube.away = False
     await writer.flush()
     assert kube.writes == []
-    assert set(gone) == {absent, other}
 
 
 async def test_a_value_that_the_server_calls_wrong_is_dropped_and_the_next_one_goes(kube: FakeKube):

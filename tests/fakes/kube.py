@@ -135,9 +135,6 @@ class FakeKube:
         if obj is None and subresource:
             self._check()
             raise _not_found(ref, name)
-        wanted = (body.get("metadata") or {}).get("uid")
-        if obj is not None and wanted and wanted != obj["metadata"]["uid"]:
-            raise ApiError(409, "Conflict", "Precondition failed: UID in precondition")
         text = f"{namespace}/{name}" if namespace else name
         self._accept(Write("apply", ref.plural, text, copy.deepcopy(body), manager, subresource))
         if obj is None:

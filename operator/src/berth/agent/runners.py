@@ -65,6 +65,9 @@ class RunnerWork:
     # -- life ----------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Begin. The pod is known by now if there is one: without it nothing told of it holds."""
+        if self.pod is None:
+            self.seen = Seen()
         self._tasks = [
             asyncio.create_task(self._kept(self._prepare), name=f"prepare {self.runner.key}"),
             asyncio.create_task(self._kept(self._watch), name=f"watch {self.runner.key}"),

@@ -107,7 +107,11 @@ class Applies(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """The object whose status is written: this very one, not a later one of the same name."""
+    """The object whose status is written.
+
+    The API server ignores a uid on a status: that a value is not written to a later object of the
+    same name is up to `StatusWriter.forget`, called when the watch shows that this one is gone.
+    """
 
     ref: Ref
     name: str
@@ -164,14 +168,11 @@ class StatusWriter:
 
     async def _try(self, subject: Subject, status: Object) -> bool:
         """True when there is nothing left to do about this value."""
-        body: Object = {"status": status}
-        if subject.uid:
-            body["metadata"] = {"uid": subject.uid}
         try:
             await self._kube.apply(
                 subject.ref,
                 subject.name,
-                body,
+                {"status": status},
                 manager=MANAGER,
                 namespace=subject.namespace,
                 subresource="status",
@@ -185,7 +186,7 @@ class StatusWriter:
         return True
 
     def _refused(self, subject: Subject, err: ApiError) -> bool:
-        if err.not_found or (err.conflict and subject.uid):
+        if err.not_found:
             self._gone(subject)
             return True
         self.failures += 1
