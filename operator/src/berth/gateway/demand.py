@@ -43,9 +43,11 @@ class KubeWriter:
 
     async def write(self, key: str, manager: str, status: dict[str, Any]) -> None:
         namespace, _, name = key.partition("/")
+        # The API server refuses an empty status; an empty list gives up the entry as well.
+        word = status or {"waiting": []}
         try:
             await self._kube.apply_status(
-                self._ref, name, status, manager=manager, namespace=namespace
+                self._ref, name, word, manager=manager, namespace=namespace
             )
         except ApiError as err:
             if err.not_found:
