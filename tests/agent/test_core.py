@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.world import BUSY, IDLE, NAMESPACE, RUNNERS, World
+from agent.places import NAMESPACE, RUNNERS
+from agent.world import BUSY, IDLE, World
 from berth.agent.fetch_errors import HashMismatchError
 from berth.agent.health import Look
 from berth.kube.refs import PODS, SECRETS

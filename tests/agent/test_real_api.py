@@ -3,61 +3,33 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
+from agent.places import INVENTORIES, NAMESPACE, NODE, RUNNERS
 from agent.world import FAST, pod_object, runner_object
 from berth.agent.core import Agent
 from berth.agent.health import Look
 from berth.agent.probe import HttpProbe, Probe, Target
 from berth.agent.statuses import StatusWriter, Subject
-from berth.api.inventory import NodeInventory
-from berth.api.runner import Runner
 from berth.kube.client import Kube
-from berth.kube.refs import NAMESPACES, NODES, PODS, Ref, ref_of
+from berth.kube.refs import PODS
 from berth.settings import Settings
 from berth.units import GiB
-from cluster import controlplane
 from cluster.controlplane import ControlPlane
 from fakes.engine import Behaviour, FakeEngine
 from fakes.node import FakeFiles, FakeGpu, FakeNode
 
 pytestmark = pytest.mark.api
-CRDS = Path(__file__).resolve().parents[2] / "crds"
-RUNNERS, INVENTORIES = ref_of(Runner), ref_of(NodeInventory)
-NODE, NAMESPACE, NAME = "gpu-1", "team", "llama-0"
+NAME = "llama-0"
 ADDRESS = "127.77.1.1"
 CONTROLLER = "berth-controller"
-ACCOUNTS = Ref("v1", "ServiceAccount", "serviceaccounts", namespaced=True)
 DEADLINE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    settings = controlplane.Settings(audit=True)
-    with controlplane.control_plane(tmp_path_factory.mktemp("plane"), settings) as running:
-        running.apply(*(yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))))
-        running.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        yield running
-
-
-@pytest.fixture
-async def kube(plane: ControlPlane) -> AsyncIterator[Kube]:
-    async with await Kube.connect(kubeconfig=str(plane.kubeconfig)) as connected:
-        for ref, name in ((NAMESPACES, NAMESPACE), (NODES, NODE)):
-            await connected.apply(ref, name, {}, manager="tests")
-        await connected.apply(ACCOUNTS, "default", {}, manager="tests", namespace=NAMESPACE)
-        yield connected
-        for ref in (PODS, RUNNERS):
-            for obj in (await connected.list_all(ref, NAMESPACE))[0]:
-                await connected.delete(ref, obj["metadata"]["name"], NAMESPACE, grace_s=0)
-        await connected.delete(INVENTORIES, NODE)
 
 
 @dataclass

@@ -8,21 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent.places import INVENTORIES, NAMESPACE, NODE, RUNNERS
 from berth.agent.core import Agent
 from berth.agent.health import Look
 from berth.agent.probe import HttpProbe, Probe, Target
 from berth.agent.site import Timing
 from berth.api.inventory import NodeInventory
 from berth.api.meta import ANNOTATION_CLAIM, LABEL_MANAGED, LABEL_RUNNER_UID
-from berth.api.runner import AgentStatus, Runner
-from berth.kube.refs import NODES, PODS, ref_of
+from berth.api.runner import AgentStatus
+from berth.kube.refs import NODES, PODS
 from berth.settings import Settings
 from fakes.kube import FakeKube
 from fakes.node import FakeFiles, FakeNode
 
-RUNNERS = ref_of(Runner)
-INVENTORIES = ref_of(NodeInventory)
-NODE, NAMESPACE = "gpu-1", "team"
 FAST = Timing(
     probe_s=0.05, busy_s=0.02, drain_s=0.01, admission_s=0.02, admission_ttl_s=60, inventory_s=0.05
 )
