@@ -1,5 +1,6 @@
 """Is Berth installed, does each of its programs work, and does the endpoint answer?"""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -12,12 +13,14 @@ from berth.api.kinds import KINDS
 from berth.api.meta import GROUP, VERSION
 from berth.cli.cluster import Target, cluster_options, connected, list_all, run
 from berth.cli.show import show_json
-from berth.kube.client import ApiError, Kube, Object
-from berth.kube.refs import CRDS, LEASES, Ref
+from berth.kube.client import ApiError, ApiUnreachableError, Kube, Object
+from berth.kube.refs import CRDS, LEASES, SERVICES, Ref
 from berth.settings import Settings
 
 DEPLOYMENTS = Ref("apps/v1", "Deployment", "deployments", namespaced=True)
 DAEMON_SETS = Ref("apps/v1", "DaemonSet", "daemonsets", namespaced=True)
+_PROXY_S = 10
+"""The API server itself waits longer for a Service that has nobody behind it."""
 INSTALL = "install the chart (docs/how-to)"
 
 
@@ -139,13 +142,19 @@ async def check_agents(kube: Kube, namespace: str) -> Finding:
 
 async def check_service(kube: Kube, namespace: str) -> Finding:
     """The endpoint from inside: the API server passes the question on."""
+    if await _get(kube, SERVICES, "berth-gateway", namespace) is None:
+        return Finding("endpoint", f"no Service berth-gateway in {namespace}", INSTALL)
     path = f"/api/v1/namespaces/{namespace}/services/berth-gateway:http/proxy/v1/models"
     try:
-        answer = json.loads(await kube.raw(path))
+        async with asyncio.timeout(_PROXY_S):
+            answer = json.loads(await kube.raw(path))
     except ApiError as err:
         if err.status == httpx.codes.UNAUTHORIZED:
             return Finding("endpoint", "answers, and asks for an API key")
-        return Finding("endpoint", f"the Service berth-gateway: {err}", _logs(namespace, "gateway"))
+        return Finding("endpoint", str(err), f"see {_logs(namespace, 'gateway')}")
+    except (ApiUnreachableError, TimeoutError):
+        seen = f"the Service berth-gateway did not answer in {_PROXY_S} s"
+        return Finding("endpoint", seen, f"see {_logs(namespace, 'gateway')}")
     return Finding("endpoint", f"answers, {len(answer['data'])} models")
 
 
