@@ -72,6 +72,13 @@ class Store:
     folder: str | None = None
     in_memory: int = 0
 
+    def take(self, body: bytes) -> bytes:
+        """A body that came whole. Raises Refused ``request_too_large``."""
+        if len(body) > self.limit:
+            raise too_large(self.limit)
+        self.in_memory += len(body)
+        return body
+
     def take_back(self, body: "bytes | Spooled") -> None:
         """The request is over."""
         if isinstance(body, Spooled):

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from berth.gateway.accounting import Call, Ledger
-from berth.gateway.body import Fields, Intake, Spooled, Store, fields_of, too_large
+from berth.gateway.body import SMALL, Fields, Intake, Spooled, Store, fields_of, too_large
 from berth.gateway.catalog import Catalog, Served
 from berth.gateway.desk import Desk, Turn
 from berth.gateway.errors import Refused
@@ -90,11 +90,13 @@ class Proxy:
         announced = request.content_length
         if announced is not None and announced > self.store.limit:
             raise too_large(self.store.limit)
+        content = request.content
+        if content.is_eof() and (announced or 0) <= SMALL:
+            return self.store.take(content.read_nowait())
         if "Expect" in headers and request.transport is not None:
             request.transport.write(CONTINUE)
         intake = Intake(self.store)
         try:
-            content = request.content
             while data := await content.readany():
                 await intake.add(data)
             return intake.done()
@@ -122,7 +124,7 @@ class Exchange:
         self._call = call
         self._time = proxy._time
         self._name = ""
-        self.reply = Reply(request)
+        self.reply = Reply(request, self._time)
         self._is_early = False
         """The client already has a head and keepalive frames, of ours."""
         self._deaths = 0
@@ -279,8 +281,7 @@ class Exchange:
             raise await _not_a_stream(connection)
         if not self._is_early:
             reply.begin(connection.status, head.lines, length=head.length)
-        reply.on_first = self._mark_first
-        reply.on_pressure = lambda: _hold(connection)
+        reply.source = connection
         connection.attach(reply.push)
         reply.flush()
         while not connection.is_complete and connection.error is None:
@@ -290,9 +291,6 @@ class Exchange:
                 connection.resume()
         if connection.error is not None:
             self._end_broken(connection.error, is_stream=head.is_stream)
-
-    def _mark_first(self) -> None:
-        self._call.first = self._time()
 
     def _end_broken(self, error: UpstreamError, *, is_stream: bool) -> None:
         """The runner died in the middle: a stream gets an error event, no ``[DONE]``, and an end."""
@@ -323,6 +321,9 @@ class Exchange:
     def note(self) -> None:
         """What the log and the counters want of the answer."""
         call, reply = self._call, self.reply
+        # No cycle is left behind: the collector would have to search for it.
+        reply.source = None
+        call.first = reply.first_at
         call.bytes_out, call.events = reply.bytes_out, reply.events
         call.head, call.tail = reply.first, b"".join(reply.tail)
 
@@ -339,11 +340,6 @@ def _target(request: web.BaseRequest, path: str) -> str:
     """Path and query for the runner: the path as declared, the query as it came."""
     _, mark, query = request.raw_path.partition("?")
     return f"{path}{mark}{query}"
-
-
-def _hold(connection: Connection) -> None:
-    connection.pause()
-    connection.wake()
 
 
 async def _is_loading(connection: Connection) -> bool:

@@ -1,9 +1,10 @@
 """How do bytes go to the client, framed as its HTTP version asks, as soon as they are there?"""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -33,11 +34,22 @@ GOES_ON = Written(keep_alive=True)
 ENDS = Written(keep_alive=False)
 
 
+class Source(Protocol):
+    """Where the bytes of an answer come from: a connection to a runner."""
+
+    def pause(self) -> None:
+        """Stop reading."""
+
+    def wake(self) -> None:
+        """Let whoever waits for the answer look at the reply."""
+
+
 class Reply:
     """One answer to one client. Written straight to the transport: no copy, no task per chunk."""
 
     __slots__ = (
         "_chunked",
+        "_clock",
         "_pending",
         "_protocol",
         "_request",
@@ -45,18 +57,21 @@ class Reply:
         "bytes_out",
         "events",
         "first",
+        "first_at",
         "has_begun",
         "is_cut",
         "is_pressed",
         "keep_alive",
-        "on_first",
-        "on_pressure",
+        "source",
         "status",
         "tail",
     )
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, clock: Callable[[], float]) -> None:
         self._request = request
+        self._clock = clock
+        self.source: Source | None = None
+        """Told when the client does not keep up."""
         self._transport = request.transport
         self._protocol = request.protocol
         self._chunked = False
@@ -71,9 +86,8 @@ class Reply:
         self.bytes_out = 0
         self.events = 0
         self.first = b""
+        self.first_at = 0.0
         self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
-        self.on_pressure = _nothing
-        self.on_first = _nothing
 
     @property
     def outcome(self) -> Written:
@@ -115,7 +129,7 @@ class Reply:
         """Bytes of the runner's answer, as one read gave them."""
         if not self.bytes_out:
             self.first = data
-            self.on_first()
+            self.first_at = self._clock()
         self.bytes_out += len(data)
         self.events += data.count(b"data: ")
         self.tail.append(data)
@@ -129,7 +143,9 @@ class Reply:
         self._write(data)
         if self._protocol.writing_paused:
             self.is_pressed = True
-            self.on_pressure()
+            if self.source is not None:
+                self.source.pause()
+                self.source.wake()
 
     def say(self, frame: bytes) -> None:
         """A frame of our own, between or after those of the runner."""
@@ -168,7 +184,3 @@ class Reply:
             data, self._pending = self._pending + data, b""
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-
-def _nothing() -> None:
-    return None

@@ -29,6 +29,7 @@ class Front:
     def __init__(self, proxy: Proxy, metrics: Callable[[], bytes]) -> None:
         self._proxy = proxy
         self._metrics = metrics
+        self._clock = asyncio.get_running_loop().time
         self.is_refusing = False
         self._own: Mapping[str, Callable[[web.BaseRequest, Reply], None]] = {
             "/healthz": self._healthz,
@@ -47,7 +48,7 @@ class Front:
             api = BY_PATH.get(path)
         if api is not None and request.method == "POST" and not self.is_refusing:
             return await self._proxy.handle(request, api, path)
-        reply = Reply(request)
+        reply = Reply(request, self._clock)
         try:
             self._answer(request, reply, path, is_api=api is not None)
         except Refused as refused:
