@@ -190,6 +190,24 @@ async def test_a_drain_is_quiet_when_nothing_is_in_hand_and_taken_back_when_some
         )
 
 
+async def test_a_drain_of_one_without_a_pod_is_quiet_at_once(world: World):
+    world.runner()
+    async with world.agent():
+        world.edit("llama-0", drain=order("2026-01-01T00:00:00Z"))
+        await world.until(lambda: world.status().quiet, "nothing can be in hand")
+
+
+async def test_one_that_the_controller_calls_up_is_not_quiet_while_it_does_not_answer(world: World):
+    world.runner(drain=order("2026-01-01T00:00:00Z"))
+    world.kube.change(
+        RUNNERS, "llama-0", NAMESPACE, lambda obj: obj.update(status={"upSince": "2026-01-01"})
+    )
+    world.pod()
+    async with world.agent():
+        await world.until(lambda: world.probe.asked > 3, "it is looked at")
+        assert world.status().quiet is None
+
+
 async def test_a_restart_repeats_nothing_that_was_told(world: World):
     world.runner(files=[FILE])
     async with world.agent():

@@ -1,9 +1,8 @@
 """What is one node's agent made of? It can be composed with fakes, many in one process."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,48 +78,39 @@ class Agent:
         self.metrics = Metrics()
         self.occupants = Occupants(self.site)
         self.record = NodeRecord(self.site, paths or Paths(settings.text("HOST_ROOT")))
-        self._loads = Loads(self.site, self.works, self._ground, self.metrics)
+        self._loads = Loads(self.site, self.works, self._survey, self.metrics)
 
     # -- life ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever; cancel it to stop. What it has told stays told, and is taken up again."""
+        """For ever; cancel it to stop. What it has told stays told, and is taken up again.
+
+        Any part that ends in a bug ends the whole: a node whose agent is half alive looks well.
+        """
         self.views.add(self)
-        async with self._watching():
-            while not self.views.is_synced():
-                await asyncio.gather(*(cache.synced.wait() for cache in self.views.caches))
-            await self.record.open()
-            self.occupants.start()
-            log.info("agent of %s: %d runners here", self.node, len(list(self.works())))
-            try:
-                await self._work()
-            finally:
-                self.views.remove(self)
-                await self.occupants.close()
-                await self.site.writer.close()
-                if self._own_probe is not None:
-                    await self._own_probe.close()
-
-    async def _work(self) -> None:
-        guard = Guard(self.site, self.works, self._guard_threshold, self._guard_killed)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._loads.run(), name="loads")
-            group.create_task(guard.run(), name="guard")
-            group.create_task(self._keep_record(), name="inventory")
-            group.create_task(self.record.follow_node(self.policy_changed), name="node")
-
-    @contextlib.asynccontextmanager
-    async def _watching(self) -> AsyncIterator[None]:
-        if not self._own_views:
-            yield
-            return
-        tasks = [asyncio.create_task(cache.run()) for cache in self.views.caches]
         try:
-            yield
+            async with asyncio.TaskGroup() as group:
+                for cache in self.views.caches if self._own_views else ():
+                    group.create_task(cache.run(), name="watch")
+                group.create_task(self._work(group), name="agent")
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self.views.remove(self)
+            await self.occupants.close()
+            await self.site.writer.close()
+            if self._own_probe is not None:
+                await self._own_probe.close()
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        """Begin when everything was listed once: before, what is gone looks as if it never was."""
+        await asyncio.gather(*(cache.synced.wait() for cache in self.views.caches))
+        await self.record.open()
+        self.occupants.start()
+        log.info("agent of %s: %d runners here", self.node, len(list(self.works())))
+        guard = Guard(self.site, self.works, self._guard_threshold, self._guard_killed)
+        group.create_task(self._loads.run(), name="loads")
+        group.create_task(guard.run(), name="guard")
+        group.create_task(self._keep_record(), name="inventory")
+        group.create_task(self.record.follow_node(self.policy_changed), name="node")
 
     def not_ready(self) -> str:
         """What is missing before it is of use; empty: nothing."""
@@ -159,17 +149,20 @@ class Agent:
         reserve = self._settings.bytes("HOST_RESERVE")
         return policy_of(self.residency(), host_reserve=reserve)
 
-    async def _ground(self) -> Ground:
-        """A look at everything that a load depends on, right now."""
+    async def _survey(self) -> Callable[[], Ground]:
+        """A look at everything that a load depends on. What it gives is called for each decision
+        on it, for each adds to the ledger what the one before has let in."""
         strays = await self.occupants.measure()
         sample = await self.site.live.sample()
+        away = await self.occupants.away(sample)
+        node = node_now(self.node, sample, self.policy())
         self._show(sample)
-        return Ground(
-            node=node_now(self.node, sample, self.policy()),
+        return lambda: Ground(
+            node=node,
             runners=ledger(self.works(), strays),
             now=self.site.wall(),
             epoch=self.epoch,
-            away=await self.occupants.away(sample),
+            away=away,
         )
 
     async def _keep_record(self) -> None:
@@ -179,6 +172,7 @@ class Agent:
             models = list(self.views.host_path_models())
             if await self.record.keep(self.epoch, models, allowed):
                 # Used memory and what runners hold of it are read together by the planner.
+                await self.occupants.measure()
                 for work in self.works():
                     work.publish_memory()
             self._show(await self.site.live.sample(max_age_s=self.site.timing.inventory_s))

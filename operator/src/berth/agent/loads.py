@@ -16,18 +16,18 @@ log = logging.getLogger(__name__)
 
 
 class Loads:
-    """Admission on one node. ``ground`` looks anew each time it is called."""
+    """Admission on one node. ``survey`` looks anew, and gives the ground for decisions on that."""
 
     def __init__(
         self,
         site: Site,
         works: Callable[[], Iterable[RunnerWork]],
-        ground: Callable[[], Awaitable[Ground]],
+        survey: Callable[[], Awaitable[Callable[[], Ground]]],
         metrics: Metrics,
     ) -> None:
         self._site = site
         self._works = works
-        self._ground = ground
+        self._survey = survey
         self._metrics = metrics
 
     async def run(self) -> None:
@@ -44,15 +44,17 @@ class Loads:
 
     async def decide_all(self) -> None:
         """One decision for each that waits, eldest first; each counts those before it."""
-        now = self._site.wall()
+        if not any(self._is_due(work) for work in self._waiting()):
+            return
+        ground = await self._survey()
+        # Asked again: one may have been called off, or got its pod, while memory was looked at.
         for work in self._waiting():
-            until = work.admitted_until
-            if until is not None and until > now:
-                continue
-            ground = await self._ground()
-            # It may have been called off, or got its pod, while memory was looked at.
-            if work.wants_admission:
-                self._decide(work, ground)
+            if self._is_due(work):
+                self._decide(work, ground())
+
+    def _is_due(self, work: RunnerWork) -> bool:
+        until = work.admitted_until
+        return until is None or until <= self._site.wall()
 
     def _waiting(self) -> list[RunnerWork]:
         """A runner that is admitted waits too: for its pod, or to be admitted anew."""

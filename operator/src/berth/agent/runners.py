@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from berth.agent.fetch_errors import FetchError
 from berth.agent.files import file_refs, needs_fetch, read_token
@@ -21,7 +21,6 @@ from berth.kube.client import ApiError, ApiUnreachableError
 from berth.kube.refs import ref_of
 from berth.planner.state import Stage
 from berth.reasons import Reason
-from berth.units import show_bytes
 
 log = logging.getLogger(__name__)
 _RUNNERS = ref_of(Runner)
@@ -216,6 +215,8 @@ class RunnerWork:
             self._wake.clear()
             if self.pod is not None:
                 await self._look(self.pod)
+            else:
+                self._rest(None, ended=False)
             self.publish()
             pause = self._pause()
             try:
@@ -252,30 +253,34 @@ class RunnerWork:
             self._site.admit.set()
 
     def _take(self, look: Look | None, pod: Pod) -> None:
-        seen, drain = self.seen, self.runner.spec.drain
-        pulse = seen.pulse
+        seen, pulse = self.seen, self.seen.pulse
         if look is not None:
             pulse = next_pulse(
                 pulse,
                 look,
                 now=self._site.clock(),
                 hang_s=float(self.runner.spec.hang_timeout_seconds),
-                draining=drain is not None or pod.deleting,
+                draining=self.runner.spec.drain is not None or pod.deleting,
             )
-        rest = None
-        if drain is not None:
-            rest = next_rest(
-                seen.rest,
-                look,
-                order=drain.since,
-                was_ready=pulse.was_ready,
-                ended=pod.ended,
-                now=self._site.wall(),
-            )
-        since = seen.since if pulse.state == seen.pulse.state else self._site.stamp()
         if pulse.state != seen.pulse.state:
             log.info("runner %s: %s after %s", self.runner.key, pulse.state, seen.pulse.state)
-        self.seen = Seen(pulse, since, seen.memory, seen.held, rest)
+            self.seen = replace(seen, pulse=pulse, since=self._site.stamp())
+        else:
+            self.seen = replace(seen, pulse=pulse)
+        self._rest(look, ended=pod.ended)
+
+    def _rest(self, look: Look | None, *, ended: bool) -> None:
+        drain, rest = self.runner.spec.drain, None
+        if drain is not None:
+            rest = next_rest(
+                self.seen.rest,
+                look,
+                order=drain.since,
+                was_ready=self.is_up,
+                ended=ended,
+                now=self._site.wall(),
+            )
+        self.seen = replace(self.seen, rest=rest)
 
     async def measure_now(self) -> None:
         """Measure what it holds, for a decision that depends on it."""
@@ -287,10 +292,9 @@ class RunnerWork:
         held = await self._site.live.measure(pod.uid)
         if held.host is None and not held.devices:
             return
-        seen = self.seen
         claimed = [claim.device for claim in self.runner.spec.claim.devices]
-        memory = next_memory(seen.memory, held, claimed)
-        self.seen = Seen(seen.pulse, seen.since, memory, held, seen.rest)
+        memory = next_memory(self.seen.memory, held, claimed)
+        self.seen = replace(self.seen, memory=memory, held=held)
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -344,11 +348,6 @@ class RunnerWork:
         if rest is None or drain is None or rest.order != drain.since:
             return None
         return Quiet(since=timestamp(rest.since), drain_seen=rest.order)
-
-    def describe(self) -> str:
-        """For the log."""
-        host = self.seen.held.host
-        return f"{self.runner.key} holds {show_bytes(host) if host else 'an unknown amount'}"
 
 
 def _seen_before(found: AgentStatus) -> Seen:
