@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.api
 
@@ -164,6 +165,37 @@ def test_settings_of_the_cluster_are_those_of_its_config_map(ask, plane):
     )  # fmt: skip
     rows = json.loads(ask("settings", "--cluster", "--json").result(timeout=30).output)
     assert next(r["value"] for r in rows if r["name"] == "BERTH_IDLE_TIMEOUT") == "7m"
+
+
+def allowed(plane, account, secret):
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {},
+        "spec": {
+            "user": f"system:serviceaccount:berth-system:{account}",
+            "resourceAttributes": {
+                "verb": "get", "resource": "secrets", "namespace": "default", "name": secret,
+            },
+        },
+    }  # fmt: skip
+    answer = plane.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(review))
+    return json.loads(answer)["status"]["allowed"]
+
+
+def test_a_grant_lets_berth_read_one_secret_and_no_other(ask, plane):
+    result = ask("grant-token", "hub").result(timeout=30)
+    assert (result.exit_code, result.output) == (0, "Berth may read the Secret default/hub\n")
+    assert ask("grant-token", "hub").result(timeout=30).exit_code == 0
+    accounts = ("berth-controller", "berth-agent", "berth-gateway")
+    assert [allowed(plane, account, "hub") for account in accounts] == [True, True, False]
+    assert not allowed(plane, "berth-agent", "other")
+
+
+def test_a_grant_can_be_printed_for_gitops(ask, plane):
+    output = ask("grant-token", "printed", "--print").result(timeout=30).output
+    assert [obj["kind"] for obj in yaml.safe_load_all(output)] == ["Role", "RoleBinding"]
+    assert not allowed(plane, "berth-agent", "printed")
 
 
 def test_a_server_that_is_away_is_told_as_such(berth, tmp_path, plane):

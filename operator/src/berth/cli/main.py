@@ -24,6 +24,9 @@ COMMANDS: dict[str, Entry] = {
     "explain": Entry("berth.cli.explain:explain", "Say why a model is not loaded, with numbers."),
     "fit": Entry("berth.cli.fit:fit", "Say how much memory a model takes, by kind and by device."),
     "gateway": Entry("berth.cli.programs:gateway", "Run the OpenAI endpoint."),
+    "grant-token": Entry(
+        "berth.cli.grant:grant_token", "Let Berth read one Secret that holds a token."
+    ),
     "kill": Entry("berth.cli.load:kill", "Kill a runner; the same as a crash."),
     "load": Entry("berth.cli.load:load", "Load a model and wait until it is up."),
     "models": Entry("berth.cli.models:models", "List every model with its state."),
