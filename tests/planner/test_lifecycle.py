@@ -109,6 +109,9 @@ CASES = [
     pytest.param(
         cluster(node(), waiting(since=NOW - 5, unload_asked=NOW - 9), runner()),
         [], id="asked for again after the unload: stays"),
+    pytest.param(
+        cluster(node(), model(not_before=NOW - 99), runner(created=NOW - 50)),
+        [], id="loaded again after the unload: stays although nobody waits now"),
     pytest.param(cluster(node(schedulable=False), model(), runner()), [("Drain", "r-a", "NodeDrained")], id="its node is cordoned: drained"),
     pytest.param(
         cluster(node(taints=(Taint("repair", effect="NoExecute"),)), model(), runner()),

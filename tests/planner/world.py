@@ -351,7 +351,6 @@ class World:
     def _check_victims(self, state: State, plan: Plan) -> None:
         seen = {r.uid: r for r in state.runners}
         reserved = {a.model for a in plan.actions if isinstance(a, Reserve)}
-        loading = {r.model for r in state.runners if r.stage in (Stage.RESERVED, Stage.STARTING)}
         stops = {a.runner for a in plan.actions if isinstance(a, Stop)}
         for action in plan.actions:
             if isinstance(action, Drain) and action.reason is Reason.MAKE_ROOM:
@@ -365,12 +364,20 @@ class World:
                 assert action.newcomer in reserved, "a drain without its reservation"
             if isinstance(action, Stop):
                 victim = seen[action.runner]
-                if action.reason is Reason.MAKE_ROOM and victim.drain is not None:
-                    assert victim.drain.newcomer in loading | reserved, "stopped in vain"
+                if action.reason is Reason.MAKE_ROOM:
+                    assert self._is_promised(victim, state, plan), "stopped in vain"
         self._check_none_in_vain(state, plan)
         spared = {a.runner for a in plan.actions if isinstance(a, Spare)}
         drained = {a.runner for a in plan.actions if isinstance(a, Drain)}
         assert not spared & (drained | stops), "one plan undoes itself"
+
+    def _is_promised(self, victim: Runner, state: State, plan: Plan) -> bool:
+        """Whether somebody loads, or has a reservation, where the victim stands or under its cap."""
+        home = self.nodes[victim.node]
+        places = [r.node for r in state.runners if r.stage in (Stage.RESERVED, Stage.STARTING)]
+        places += [a.place.node for a in plan.actions if isinstance(a, Reserve)]
+        policies = {self.nodes[name].policy.name for name in places}
+        return home.name in places or (home.policy.max_runners > 0 and home.policy.name in policies)
 
     def _check_none_in_vain(self, state: State, plan: Plan) -> None:
         """Every victim is needed: without any one of them the newcomer would not fit."""

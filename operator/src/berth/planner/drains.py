@@ -5,7 +5,14 @@ from berth.planner.book import LOADING, Book
 from berth.planner.candidates import is_tolerated
 from berth.planner.eviction import is_watched
 from berth.planner.state import Model, Node, Runner, Stage
-from berth.planner.wishes import is_held_down, is_overdue, is_stale, limit, plan_target
+from berth.planner.wishes import (
+    held_down_since,
+    is_held_down,
+    is_overdue,
+    is_stale,
+    limit,
+    plan_target,
+)
 from berth.reasons import Reason
 
 CUTS = frozenset(
@@ -30,7 +37,8 @@ _NOT_FOR_US = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 def plan_leave_reason(book: Book, runner: Runner, model: Model | None) -> Reason | None:
     """Why a runner has to go whatever it does just now; ``None``: it may stay.
 
-    1. Its Model is deleted, suspended, or kept down by an unload by hand.
+    1. Its Model is deleted, suspended, or was unloaded by hand after this runner was made and
+       nobody has asked for it since.
     2. Its node is cordoned or has a NoExecute taint that the Model does not tolerate.
     3. A hold has taken its node.
     4. It is not started yet and its node is not ready.
@@ -39,7 +47,8 @@ def plan_leave_reason(book: Book, runner: Runner, model: Model | None) -> Reason
         return Reason.DELETED
     if model.suspended:
         return Reason.SUSPENDED
-    if is_held_down(model):
+    unloaded_at = held_down_since(model)
+    if unloaded_at is not None and runner.created <= unloaded_at and is_held_down(model):
         return Reason.UNLOADED
     node = book.nodes.get(runner.node)
     if node is None:
@@ -195,10 +204,13 @@ def is_admitted(book: Book, runner: Runner) -> bool:
 
 
 def can_stay(book: Book, runner: Runner) -> bool:
-    """Whether nobody else was promised the runner's bytes."""
+    """Whether nobody else was promised the runner's bytes, or its turn under a cap."""
     if runner.node not in book.nodes:
         return False
     place = book.at(runner.node)
+    policy = place.node.policy
+    if 0 < policy.max_runners <= book.group_size(policy.name):
+        return False
     held = book.takes(runner, place.unified)
     return all(place.later(dim) >= size for dim, size in held.items() if size > 0)
 

@@ -225,9 +225,9 @@ def _minimal(
 
 
 def plan_cap_victims(
-    book: Book, place: NodeBook, wish: Wish, chosen: tuple[Runner, ...]
+    book: Book, place: NodeBook, wish: Wish, chosen: tuple[Runner, ...], *, newcomers: int = 1
 ) -> tuple[Runner, ...] | None:
-    """More victims, anywhere in the group of nodes, until its ``maxRunners`` holds one more.
+    """More victims, anywhere in the group of nodes, until its ``maxRunners`` holds the newcomers.
 
     ``None``: the cap cannot be met now.
     """
@@ -237,7 +237,7 @@ def plan_cap_victims(
     gone = [r for r in chosen if book.nodes[r.node].policy.name == policy.name]
     if wish.replaces is not None and book.nodes[wish.replaces.node].policy.name == policy.name:
         gone.append(wish.replaces)
-    over = book.group_size(policy.name) + 1 - len(gone) - policy.max_runners
+    over = book.group_size(policy.name) + newcomers - len(gone) - policy.max_runners
     if over <= 0:
         return ()
     group = [n.name for n in book.state.nodes if n.policy.name == policy.name]

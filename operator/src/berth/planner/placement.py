@@ -254,13 +254,19 @@ def plan_mending(book: Book, runner: Runner) -> None:
     place = book.at(runner.node)
     held = book.takes(runner, place.unified)
     short = {d: -place.later(d) for d, size in held.items() if size > 0 and place.later(d) < 0}
-    if not short or is_admitted(book, runner) or not place.loading.isdisjoint(short):
+    policy = place.node.policy
+    over_cap = 0 < policy.max_runners < book.group_size(policy.name)
+    if not (short or over_cap) or is_admitted(book, runner):
         return
-    victims = plan_victims(book, place, short, wish_for(book, model))
-    if victims is None:
+    if not place.loading.isdisjoint(short):
+        return
+    wish = wish_for(book, model)
+    victims = plan_victims(book, place, short, wish)
+    extra = None if victims is None else plan_cap_victims(book, place, wish, victims, newcomers=0)
+    if victims is None or extra is None:
         book.decide(runner, Stop(runner.uid, Reason.BUSY))
     else:
-        _drain_victims(book, victims, model.key)
+        _drain_victims(book, victims + extra, model.key)
 
 
 def _drain_victims(book: Book, victims: tuple[Runner, ...], newcomer: str) -> None:

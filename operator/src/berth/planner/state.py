@@ -247,7 +247,8 @@ class Model:
     unload_asked: float | None = None
     """An unload by hand that was not acted on yet, and when it was seen."""
     not_before: float | None = None
-    """Set by an unload by hand: only demand that began later counts."""
+    """Set by an unload by hand: only demand that began later counts. The controller drops it once a
+    runner that was made later is up."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     files: tuple[tuple[str, Bytes], ...] = ()
