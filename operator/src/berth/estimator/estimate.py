@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from berth.estimator import architectures as arch
 from berth.estimator.cache import CacheBytes, cache_kind, layer_cache, per_device
@@ -72,7 +73,27 @@ def estimate(
     return _put_together(facts, main, rest, buffers, files)
 
 
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """Facts as a key by identity: they do not change, and comparing them would cost more than it saves."""
+
+    facts: Facts
+
+    def __hash__(self) -> int:
+        return id(self.facts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.facts is self.facts
+
+
 def _price(facts: Facts, settings: Settings, devices: Sequence[Device], host: Host) -> _Priced:
+    return _priced(_Same(facts), settings, tuple(devices), host)
+
+
+@lru_cache(maxsize=4096)
+def _priced(same: _Same, settings: Settings, devices: tuple[Device, ...], host: Host) -> _Priced:
+    """One model's buffers; kept, because the planner asks for the same ones again and again."""
+    facts = same.facts
     shape = shape_of(facts)
     _check_kinds(settings)
     settings = _with_flash(facts, shape, settings, devices)

@@ -39,6 +39,8 @@ class Shape:
     trained: int
     blocks: int
     """All blocks, those of next-token predictors too: what ``n_gpu_layers`` counts."""
+    trunk: int
+    """Blocks without those of next-token predictors."""
     layers: tuple[Layer, ...]
     window: int
     mla: bool
@@ -95,6 +97,7 @@ def _shape(facts: Facts) -> Shape:
         vocabulary=facts.vocabulary,
         trained=facts.context_length or 0,
         blocks=blocks,
+        trunk=trunk,
         layers=layers,
         window=window if any(layer.window for layer in layers) else 0,
         mla=bool(

@@ -11,7 +11,7 @@ from berth.estimator import architectures as arch
 from berth.estimator.cache import padded
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, CPU_REPACK, Host, Settings
-from berth.estimator.shape import Shape
+from berth.estimator.shape import Layer, Shape
 from berth.facts import Facts, TensorGroup
 
 INPUT = frozenset({"token_embd", "position_embd", "token_types", "per_layer_token_embd"})
@@ -104,7 +104,7 @@ def _single(name: str, shape: Shape, placing: Placing) -> list[str]:
     if stem in INPUT:
         return [CPU]
     if stem in ROPE:
-        users = [layer for layer in shape.layers if uses_rope_table(shape, layer.number)]
+        users = [layer for layer in shape.layers if uses_rope_table(shape, layer)]
         return sorted({placing.blocks[layer.number] for layer in users}) or [CPU]
     if stem == "token_embd_norm" and shape.architecture in OUTPUT_NORM_AS_INPUT:
         return [placing.output]
@@ -113,9 +113,8 @@ def _single(name: str, shape: Shape, placing: Placing) -> list[str]:
     return [placing.blocks[0] if placing.blocks else placing.output]
 
 
-def uses_rope_table(shape: Shape, number: int) -> bool:
+def uses_rope_table(shape: Shape, layer: Layer) -> bool:
     """Whether a block rotates by the file's table: gemma4's sliding layers do not."""
-    layer = shape.layers[number]
     return not (shape.architecture == "gemma4" and layer.window)
 
 

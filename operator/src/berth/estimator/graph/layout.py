@@ -1,12 +1,14 @@
 """What do the compute buffers of this model take, by laying out its graph?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from berth.estimator.effective import Effective
 from berth.estimator.graph import recurrent, special
 from berth.estimator.graph.context import Batch, Context, NoGraph
 from berth.estimator.graph.decoder import HABITS, build
 from berth.estimator.graph.plan import Planner
+from berth.estimator.graph.shorten import shortened
 from berth.estimator.graph.split import schedule
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, Settings
@@ -36,7 +38,8 @@ def layout(
 ) -> dict[str, int]:
     """Bytes of the compute buffer of each owner. Raises NoGraph where it cannot be laid out."""
     batch = Batch(sizes.rows, sizes.slots, sizes.graph_outputs)
-    context = _built(Context(facts, shape, settings, sizes, placing, batch))
+    short = replace(shape, layers=shortened(facts, shape, placing))
+    context = _built(Context(facts, short, settings, sizes, placing, batch))
     devices = placing.devices
     names = [*(device.name for device in devices), CPU]
     alignments = [*(device.alignment for device in devices), HOST_ALIGNMENT]
@@ -52,7 +55,8 @@ def attention_fuses(
     The engine asks the scheduler with a graph of one token a slot. Raises NoGraph as :func:`layout` does.
     """
     batch = Batch(sizes.slots, sizes.slots, sizes.slots)
-    context = _built(Context(facts, shape, settings, sizes, placing, batch))
+    short = replace(shape, layers=shortened(facts, shape, placing))
+    context = _built(Context(facts, short, settings, sizes, placing, batch))
     names = [*(device.name for device in placing.devices), CPU]
     schedule(context, placing.devices)
     return all(names[node.backend] == placing.blocks[block] for block, node in context.fused)

@@ -109,7 +109,7 @@ def gemma4(c: Context) -> None:
 
 
 def _per_layer(c: Context, x: Node, width: int) -> Node:
-    rows, count = c.batch.rows, len(c.shape.layers)
+    rows, count = c.batch.rows, c.shape.trunk
     table, project = c.weight("per_layer_token_embd"), c.weight("per_layer_model_proj")
     if table is None or project is None:
         raise NoGraph("per_layer_model_proj")
