@@ -30,8 +30,9 @@ vllm:request_success_total{finished_reason="length",model_name="m"} 1.0
 vllm:gpu_cache_usage_perc{model_name="m"} NaN
 """
 SLOTS = """[
- {"id": 0, "id_task": 5, "is_processing": true, "next_token": [{"n_decoded": 42}]},
- {"id": 1, "id_task": 3, "is_processing": false, "next_token": {"n_decoded": 9}}
+ {"id": 0, "id_task": 5, "is_processing": true, "n_prompt_tokens_processed": 512, "next_token": [{"n_decoded": 42}]},
+ {"id": 1, "id_task": 3, "is_processing": false, "next_token": {"n_decoded": 9}},
+ {"id": 2, "is_processing": false}
 ]"""
 OK, LOADING, SILENT = (200, '{"status":"ok"}'), (503, '{"error":{}}'), (0, "")
 
@@ -49,7 +50,8 @@ def test_llamacpp():
             "llamacpp:tokens_predicted_total": 64,
             "llamacpp:n_decode_total": 66,
             "tasks": 5,
-            "decoded": 42,
+            "read": 512,
+            "written": 42,
         },
         counters=Counters(served=0, prompt_tokens=17, tokens=64),
     )
@@ -62,7 +64,11 @@ def test_vllm_sums_over_its_engines():
 
 def test_llamacpp_without_metrics_tells_by_its_slots():
     found = look("llamacpp", slots=SLOTS)
-    assert (found.busy, found.progress, found.counters) == (1, {"tasks": 5, "decoded": 42}, None)
+    assert (found.busy, found.progress, found.counters) == (
+        1,
+        {"tasks": 5, "read": 512, "written": 42},
+        None,
+    )
 
 
 def test_a_loading_engine_has_nothing_in_hand():

@@ -130,7 +130,7 @@ def combine(
     busy = _sum(figures, names.busy)
     rows = read_slots(slots) if slots else None
     if busy is None and rows is not None:
-        busy = sum(1 for row in rows if row[0])
+        busy = sum(slot.is_processing for slot in rows)
     progress = _progress(names, figures, rows)
     if status == httpx.codes.SERVICE_UNAVAILABLE and busy is None:
         busy = 0  # it still loads: nothing can be in hand
@@ -154,12 +154,27 @@ def read_metrics(text: str) -> dict[str, float]:
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
-def read_slots(text: str) -> list[tuple[bool, int, int]] | None:
-    """Of llama.cpp's ``/slots``: is it processing, its task, tokens so far. None: not that page."""
+@dataclass(frozen=True)
+class Slot:
+    """One slot of llama.cpp: its task, and tokens read and written for that so far."""
+
+    is_processing: bool
+    task: int = 0
+    read: int = 0
+    written: int = 0
+
+
+def read_slots(text: str) -> list[Slot] | None:
+    """llama.cpp's ``/slots``. None: it is not that page."""
     try:
-        rows = json.loads(text)
         return [
-            (bool(row["is_processing"]), int(row.get("id_task", 0)), _decoded(row)) for row in rows
+            Slot(
+                is_processing=bool(row["is_processing"]),
+                task=int(row.get("id_task", 0)),
+                read=int(row.get("n_prompt_tokens_processed", 0)),
+                written=_decoded(row),
+            )
+            for row in json.loads(text)
         ]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -178,13 +193,15 @@ def _sum(figures: Mapping[str, float], names: tuple[str, ...]) -> int | None:
 
 
 def _progress(
-    names: Names, figures: Mapping[str, float], rows: list[tuple[bool, int, int]] | None
+    names: Names, figures: Mapping[str, float], slots: list[Slot] | None
 ) -> dict[str, int]:
     wanted = (names.prompt_tokens, names.tokens, *names.progress)
     found = {name: int(figures[name]) for name in wanted if name in figures}
-    if rows is not None:
-        found["tasks"] = sum(task for busy, task, _ in rows if busy)
-        found["decoded"] = sum(decoded for busy, _, decoded in rows if busy)
+    if slots is not None:
+        working = [slot for slot in slots if slot.is_processing]
+        found["tasks"] = sum(slot.task for slot in working)
+        found["read"] = sum(slot.read for slot in working)
+        found["written"] = sum(slot.written for slot in working)
     return found
 
 
