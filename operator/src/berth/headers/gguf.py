@@ -248,7 +248,7 @@ def _place(header: GgufHeader, entries: list[_Entry]) -> None:
 
 def _next_offsets(entries: list[_Entry], room: int) -> dict[int, int]:
     offsets = sorted({entry.offset for entry in entries})
-    return dict(zip(offsets, [*offsets[1:], room], strict=True))
+    return dict(zip(offsets, [*offsets[1:], room], strict=False))
 
 
 def _entry_bytes(header: GgufHeader, entry: _Entry, ends: dict[int, int]) -> int:
