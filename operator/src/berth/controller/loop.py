@@ -150,7 +150,7 @@ class Passes:
                 answer = await self.hands.kube.apply_status(
                     DEMANDS,
                     meta.name,
-                    {},
+                    {"waiting": []},
                     manager=f"berth-gateway-{gateway}",
                     namespace=meta.namespace,
                 )

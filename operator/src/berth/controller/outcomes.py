@@ -74,7 +74,9 @@ def _killed_for_memory(pod: PodView) -> Outcome | None:
 def _said_by_runner(pod: PodView) -> Outcome | None:
     if pod.ended is None or pod.ended.exit_code not in _EXITS:
         return None
-    return Outcome(_EXITS[pod.ended.exit_code], _report(pod.ended), exit_code=pod.ended.exit_code)
+    code = ExitCode(pod.ended.exit_code)
+    message = _report(pod.ended) or f"the runner ended with code {int(code)} ({code.reason})"
+    return Outcome(_EXITS[code], message, exit_code=int(code))
 
 
 def _other_exit(pod: PodView) -> Outcome | None:
