@@ -45,7 +45,7 @@ def up_local(state_dir: Path, *, port: int = DEFAULT_PORT) -> None:
         "STORE_ROOT": str(cluster.node.folder / "store"),
     }
     release.install(api, values)
-    api.kubectl("apply", "--server-side", "-f", str(EXAMPLE))
+    apply_example(api)
     endpoint = forward(cluster, api, port=port)
     (cluster.plane.state_dir / "endpoint").write_text(f"{endpoint}\n")
     print(ask(endpoint))
@@ -60,12 +60,22 @@ def up_current(state_dir: Path, values_file: Path | None) -> None:
     say(f"installing into the current context, {context}")
     values = yaml.safe_load(values_file.read_text()) if values_file else {}
     release.install(api, values)
-    api.kubectl("apply", "--server-side", "-f", str(EXAMPLE))
+    apply_example(api)
     with _port_forward(api, state_dir) as endpoint:
         print(ask(endpoint))
     print(f"""
 The endpoint, for as long as this runs:
   kubectl --namespace {NAMESPACE} port-forward service/{GATEWAY} {DEFAULT_PORT}:80""")
+
+
+def apply_example(api: Api) -> None:
+    """Applies it and waits until the model's header was read: what it needs is known then."""
+    api.kubectl("apply", "--server-side", "-f", str(EXAMPLE))
+    try:
+        api.kubectl("wait", "--for=condition=HeaderRead", "-f", str(EXAMPLE), "--timeout=60s")
+    except Problem as problem:
+        seen = api.kubectl("get", "-f", str(EXAMPLE), "--output=wide")
+        raise Problem(f"the model's header was not read\n{seen}", todo="see MESSAGE") from problem
 
 
 def down_current(state_dir: Path) -> None:
@@ -135,6 +145,8 @@ def ask(endpoint: str) -> str:
         "model": name,
         "messages": [{"role": "user", "content": QUESTION}],
         "max_tokens": 40,
+        # A model this small seldom ends by itself.
+        "stop": ["<|im_end|>", "\n"],
     }
     began = time.monotonic()
     answer = _post(f"{endpoint}/v1/chat/completions", question)
