@@ -87,6 +87,15 @@ class Bay:
     def wait(self, model: str, state: str, deadline_s: float = 30.0) -> dict[str, Any]:
         return self.stack.wait_state(model, state, self.name, deadline_s)
 
+    def wait_needs(self, model: str) -> dict[str, Any]:
+        """The Model once its header was read and its needs are worked out."""
+        return dict(
+            self.stack.wait(
+                f"needs of {model}",
+                lambda: self.get(model) if self.get(model).get("status", {}).get("needs") else None,
+            )
+        )
+
     def runners(self) -> list[dict[str, Any]]:
         return self.stack.every("runners", self.name)
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from api.bay import Bay
 
@@ -10,7 +11,7 @@ from api.bay import Bay
 def berth(bay: Bay, *arguments: str) -> str:
     """The command line, as its user runs it."""
     return subprocess.run(
-        [sys.executable, "-m", "berth.cli.main", *arguments],
+        [str(Path(sys.executable).with_name("berth")), *arguments],
         env={**os.environ, "KUBECONFIG": str(bay.stack.plane.kubeconfig)},
         capture_output=True,
         text=True,
@@ -48,7 +49,7 @@ async def test_suspend_unloads_and_keeps_away(bay: Bay) -> None:
 async def test_kubectl_scale_loads_and_unloads(bay: Bay) -> None:
     bay.node()
     model = bay.model("m", idleTimeout="1s")
-    bay.wait(model, "Down")
+    bay.wait_needs(model)
     bay.stack.plane.kubectl("scale", "model", model, "-n", bay.name, "--replicas=2")
     bay.stack.wait(
         "two runners are up", lambda: bay.get(model).get("status", {}).get("replicas") == 2
@@ -60,7 +61,7 @@ async def test_kubectl_scale_loads_and_unloads(bay: Bay) -> None:
 async def test_load_and_unload_by_hand(bay: Bay) -> None:
     bay.node()
     model = bay.model("m")
-    bay.wait(model, "Down")
+    bay.wait_needs(model)
     berth(bay, "load", model, "-n", bay.name)
     assert bay.state(model) == "Up"
     assert "already" in berth(bay, "load", model, "-n", bay.name)

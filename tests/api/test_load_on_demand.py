@@ -8,7 +8,7 @@ from api.bay import GIB, Bay, words
 
 async def test_needs_are_told_before_anything_is_downloaded(bay: Bay) -> None:
     model = bay.model("m", weights=2 * GIB)
-    status = bay.wait(model, "Down")["status"]
+    status = bay.wait_needs(model)["status"]
     needs = status["needs"]
     assert needs["weights"] > 2 * GIB
     assert needs["kvCache"] > 0
@@ -52,7 +52,7 @@ async def test_what_fits_nowhere_is_refused_at_once_and_nobody_is_stopped(bay: B
     small = bay.model("small", weights=2 * GIB)
     assert (await bay.ask(small)).status_code == 200
     large = bay.model("large", weights=40 * GIB)
-    bay.wait(large, "Down")
+    bay.wait_needs(large)
     began = time.monotonic()
     answer = await bay.ask(large)
     assert answer.status_code == 503
@@ -75,7 +75,7 @@ async def test_an_undeclared_model_is_not_found(bay: Bay) -> None:
 async def test_a_model_list_loads_nothing_and_names_every_model(bay: Bay) -> None:
     bay.node()
     model = bay.model("m")
-    bay.wait(model, "Down")
+    bay.wait_needs(model)
     async with bay.client() as client:
         listed = (await client.get("/v1/models")).json()["data"]
         one = await client.get(f"/v1/models/{model}")

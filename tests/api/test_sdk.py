@@ -48,7 +48,7 @@ async def test_completions_embeddings_and_the_list(bay: Bay) -> None:
 async def test_errors_are_the_sdks_own_classes(bay: Bay) -> None:
     bay.node(memory=16 * GIB)
     model = bay.model("m", weights=60 * GIB)
-    bay.wait(model, "Down")
+    bay.wait_needs(model)
     async with _client(bay) as client:
         messages = [{"role": "user", "content": "hello"}]
         with pytest.raises(openai.NotFoundError):

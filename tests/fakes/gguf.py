@@ -12,15 +12,18 @@ ALIGNMENT = 32
 _STRING, _UINT32, _FLOAT32, _ARRAY = 8, 4, 6, 9
 F32, F16 = 0, 1
 _SIZE = {F32: 4, F16: 2}
-EMBEDDING = 512
+EMBEDDING = 2048
+LAYER = 100 << 20
+"""About the bytes of one layer: many ordinary layers rather than few absurd ones, whose buffers would count."""
 HEAD_DIM = 64
 VOCABULARY = 256
 
 
 def sparse_llama(
-    path: Path, *, weights: int, layers: int = 4, kv_heads: int = 2, context: int = 8192
+    path: Path, *, weights: int, layers: int = 0, kv_heads: int = 2, context: int = 8192
 ) -> int:
     """A llama of about ``weights`` bytes (a little more) at ``path``; returns the file's size."""
+    layers = layers or min(200, max(1, weights // LAYER))
     ffn = max(32, weights // (layers * 3 * EMBEDDING * _SIZE[F16]) // 32 * 32)
     tensors = _tensors(layers, kv_heads, ffn)
     header = _header(_metadata(layers, kv_heads, ffn, context), tensors)
