@@ -1,0 +1,288 @@
+"""Which writes does each action become, and when is a plan dropped?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from berth.api.meta import timestamp
+from berth.api.model import FileFact
+from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
+from berth.controller.history import History
+from berth.controller.launch import Stamp
+from berth.controller.observe import Frame, Observation, Remembered, observe
+from berth.controller.priced import Priced
+from berth.controller.store import Store
+from berth.controller.sweep import restamp, sweep
+from berth.controller.telling import Teller
+from berth.controller.variants import Variant
+from berth.kube.client import ApiError
+from berth.kube.refs import Ref
+from berth.manifests.names import runner_name
+from berth.manifests.pod import PodSettings
+from berth.planner.actions import (
+    Action,
+    Drain,
+    Place,
+    Plan,
+    Prepare,
+    Reserve,
+    Spare,
+    StartPod,
+    Stop,
+)
+from berth.planner.state import Claim, Need
+from berth.reasons import Reason
+from berth.units import Bytes
+from controller.objects import GIB, NOW, inventory, model, node, pod, runner, store
+from fakes.kube import FakeKube, Object, Write
+
+PRICED = Priced(
+    settings_hash="s1",
+    variants=(Variant("cpu", "image:1", ("engine", "-x"), host_file_pages=9 * GIB),),
+    files=(FileFact(name="m.gguf", size=GIB, sha256="f" * 64),),
+)
+NEED = Need(Bytes(2 * GIB), variant="cpu", text="2 GiB")
+PLACE = Place("a", ("GPU-1",))
+CLAIM = Claim(Bytes(2 * GIB), (("GPU-1", Bytes(GIB)),))
+
+
+class Server(FakeKube):
+    """A fake API server that deletes, too."""
+
+    async def delete(
+        self,
+        ref: Ref,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_s: int | None = None,
+        propagation: str = "Background",
+    ) -> bool:
+        self._accept(Write("delete", ref.plural, f"{namespace}/{name}", {"graceS": grace_s}))
+        return self.objects.pop((ref.plural, namespace, name), None) is not None
+
+
+@dataclass
+class World:
+    """A store, the server behind it, and what a pass needs to write."""
+
+    store: Store
+    server: Server = field(default_factory=Server)
+    now: float = NOW
+    leads: bool = True
+
+    @classmethod
+    def of(cls, **kinds: list[Object]) -> "World":
+        kinds.setdefault("models", [model()])
+        kinds.setdefault("nodes", [node()])
+        kinds.setdefault("inventories", [inventory(devices=[{"uuid": "GPU-1", "index": 3}])])
+        world = cls(store(**kinds))
+        for table in world.store.tables():
+            for obj in kinds.get(table.ref.plural, []):
+                world.server.put(table.ref, obj)
+        return world
+
+    @property
+    def hands(self) -> Hands:
+        return Hands(
+            kube=self.server,  # type: ignore[arg-type]
+            store=self.store,
+            teller=Teller(self.server),  # type: ignore[arg-type]
+            stamp=Stamp(7, "7-1-1"),
+            clock=lambda: self.now,
+            leads=lambda: self.leads,
+            pod_settings=PodSettings(),
+        )
+
+    def look(self) -> Observation:
+        frame = Frame(epoch=7, healthy_since=0.0, prices={"ns/m": PRICED})
+        return observe(self.store, Remembered(History()), frame, NOW)
+
+    async def apply(self, *actions: Action) -> Application:
+        application = Application(self.hands, self.look(), {"ns/m": PRICED})
+        await application.run(Plan(actions))
+        return application
+
+    def wrote(self) -> list[tuple[str, str, str]]:
+        writes = [w for w in self.server.writes if w.plural != "events"]
+        return [(w.verb, w.plural, w.key) for w in writes]
+
+    def events(self) -> list[str]:
+        return [w.body["reason"] for w in self.server.writes if w.plural == "events"]
+
+    def body(self, number: int = 0) -> Object:
+        return [w for w in self.server.writes if w.plural != "events"][number].body
+
+
+def _reserve(**more: Any) -> Reserve:
+    return Reserve("ns/m", PLACE, CLAIM, NEED, ordinal=0, attempt=2, **more)
+
+
+async def test_a_reservation_is_a_runner_with_its_claim_and_a_name_of_its_own() -> None:
+    world = World.of()
+    await world.apply(_reserve())
+    assert world.wrote() == [("create", "runners", runner_name("ns", "m", ordinal=0, attempt=2))]
+    spec = world.body()["spec"]
+    assert (spec["stage"], spec["epoch"], spec["passId"]) == ("Reserved", 7, "7-1-1")
+    assert spec["claim"] == {
+        "host": 2 * GIB,
+        "hostFilePages": 2 * GIB,
+        "devices": [{"device": "GPU-1", "index": 3, "memory": GIB}],
+        "disk": GIB,
+    }
+    assert (spec["image"], spec["command"], spec["nodeName"]) == ("image:1", ["engine", "-x"], "a")
+    assert [r.spec.stage for r in world.store.runners] == ["Reserved"]
+    assert world.events() == ["Placed"]
+
+
+async def test_preparing_touches_nobody_and_has_no_pass_to_admit() -> None:
+    world = World.of()
+    await world.apply(Prepare("ns/m", PLACE, CLAIM, NEED, 0, 0))
+    assert world.body()["spec"]["stage"] == "Preparing"
+
+
+async def test_a_prepared_runner_is_moved_on_and_keeps_its_object() -> None:
+    world = World.of(runners=[runner(stage="Preparing")])
+    await world.apply(_reserve(runner="uid-m-0"))
+    assert world.wrote() == [("apply", "runners", "ns/m-0")]
+    assert world.body()["metadata"] == {"uid": "uid-m-0"}
+    assert world.body()["spec"]["stage"] == "Reserved"
+    assert world.body()["spec"]["passId"] == "7-1-1"
+
+
+async def test_the_pod_of_an_admitted_runner() -> None:
+    world = World.of(runners=[runner()])
+    await world.apply(StartPod("uid-m-0"))
+    assert world.wrote() == [("create", "pods", "m-0")]
+    assert world.store.pods.get("ns/m-0") is not None
+
+
+async def test_a_drain_is_an_order_and_sparing_takes_it_back() -> None:
+    world = World.of(runners=[runner()])
+    order = Drain("uid-m-0", Reason.MAKE_ROOM, NOW + 300, newcomer="ns/n")
+    await world.apply(order)
+    assert world.body()["spec"]["drain"] == {
+        "reason": "MakeRoom",
+        "since": timestamp(NOW),
+        "deadline": timestamp(NOW + 300),
+        "newcomer": "ns/n",
+    }
+    await world.apply(Spare("uid-m-0"))
+    assert "drain" not in world.body(1)["spec"]
+    assert world.events() == ["Draining", "Spared"]
+
+
+async def test_stopping_deletes_the_runner_before_its_pod() -> None:
+    world = World.of(runners=[runner()], pods=[pod()])
+    await world.apply(Stop("uid-m-0", Reason.IDLE))
+    assert world.wrote() == [("delete", "runners", "ns/m-0"), ("delete", "pods", "ns/m-0")]
+    assert world.body(1) == {"graceS": None}
+    (entry,) = world.look().entries
+    assert entry.runner is None
+    assert entry.pod is not None
+    assert entry.pod.deleting
+    assert world.events() == ["Unloaded"]
+
+
+async def test_a_killed_runner_goes_quickly_and_counts_as_a_failure() -> None:
+    world = World.of(runners=[runner()], pods=[pod()])
+    done = (await world.apply(Stop("uid-m-0", Reason.KILLED, grace_s=1.0))).done
+    assert world.body(1) == {"graceS": 1}
+    assert [f.outcome.reason for f in done.failures] == [Reason.KILLED]
+
+
+async def test_a_pod_that_ended_was_counted_when_it_was_seen() -> None:
+    world = World.of(runners=[runner()], pods=[pod(phase="Failed")])
+    done = (await world.apply(Stop("uid-m-0", Reason.CRASHED))).done
+    assert done.failures == []
+    assert world.events() == ["Crashed"]
+
+
+async def test_an_eviction_says_for_whom() -> None:
+    order = {
+        "reason": "MakeRoom",
+        "since": timestamp(NOW),
+        "deadline": timestamp(NOW),
+        "newcomer": "ns/n",
+    }
+    world = World.of(runners=[runner(drain=order)], pods=[pod()])
+    done = (await world.apply(Stop("uid-m-0", Reason.MAKE_ROOM))).done
+    assert done.evicted == 1
+    event = next(w for w in world.server.writes if w.plural == "events")
+    assert (event.body["reason"], "ns/n" in event.body["note"]) == ("Evicted", True)
+
+
+def _refusing(status: int, plural: str) -> Callable[[Write], ApiError | None]:
+    return lambda w: ApiError(status, "X", "no") if w.plural == plural else None
+
+
+async def test_a_conflict_drops_the_plan() -> None:
+    world = World.of()
+    world.server.refuses = _refusing(409, "runners")
+    with pytest.raises(StalePlanError):
+        await world.apply(_reserve())
+
+
+async def test_a_plan_older_than_5_s_is_dropped_before_its_next_write() -> None:
+    world = World.of()
+    world.now = NOW + 5.1
+    with pytest.raises(StalePlanError):
+        await world.apply(_reserve())
+    assert world.wrote() == []
+
+
+async def test_who_leads_no_more_writes_no_more() -> None:
+    world = World.of()
+    world.leads = False
+    with pytest.raises(StalePlanError):
+        await world.apply(_reserve())
+    assert world.wrote() == []
+
+
+async def test_what_the_api_server_refuses_is_that_models_failure_and_the_rest_goes_on() -> None:
+    world = World.of(runners=[runner("m-0"), runner("m-1")], pods=[pod("m-1")])
+    world.server.refuses = lambda w: (
+        ApiError(403, "Forbidden", "quota") if (w.verb, w.plural) == ("create", "pods") else None
+    )
+    done = (await world.apply(StartPod("uid-m-0"), Stop("uid-m-1", Reason.IDLE))).done
+    assert [(f.model, f.outcome.reason) for f in done.failures] == [
+        ("ns/m", Reason.ADMISSION_ERROR)
+    ]
+    assert [r.metadata.name for r in world.store.runners] == []
+
+
+async def test_every_model_gets_its_demand_once() -> None:
+    world = World.of()
+    await ensure_demands(world.hands, world.look().models)
+    await ensure_demands(world.hands, world.look().models)
+    assert world.wrote() == [("create", "demands", "m")]
+    assert world.body()["metadata"]["ownerReferences"][0]["uid"] == "uid-m"
+
+
+# What a new leader finds.
+
+
+async def test_a_new_leader_deletes_what_no_model_owns() -> None:
+    world = World.of(
+        runners=[runner("m-0"), runner("x-0", of="gone")],
+        pods=[pod("m-0"), pod("x-0"), pod("y-0"), pod("web", of_runner=False)],
+    )
+    await sweep(world.hands)
+    assert world.wrote() == [
+        ("delete", "runners", "ns/x-0"),
+        ("delete", "pods", "ns/x-0"),
+        ("delete", "pods", "ns/y-0"),
+    ]
+
+
+async def test_a_new_leader_asks_anew_for_admissions_and_leaves_what_runs_alone() -> None:
+    world = World.of(
+        runners=[runner("m-0"), runner("m-1"), runner("m-2", stage="Preparing")],
+        pods=[pod("m-1")],
+    )
+    await restamp(world.hands)
+    assert world.wrote() == [("apply", "runners", "ns/m-0")]
+    assert (world.body()["spec"]["passId"], world.body()["spec"]["epoch"]) == ("7-1-1", 7)
