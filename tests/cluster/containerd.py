@@ -56,11 +56,6 @@ class Containerd:
         for pid in self.shims():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for record in (self.folder / "state").rglob("address"):
-            address = record.read_text().strip().removeprefix("unix://")
-            # The shim's socket lies in a folder that all containerds of a host share.
-            if address.startswith("/run/containerd/s/"):
-                Path(address).unlink(missing_ok=True)
 
     def shims(self) -> Iterator[int]:
         for folder in Path("/proc").iterdir():

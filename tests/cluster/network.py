@@ -75,7 +75,6 @@ def tear_down(network: Network, *, state_dir: Path) -> None:
             run("nft", "delete", "table", *table.split())
     if network.bridge in links():
         run("ip", "link", "delete", network.bridge)
-    _remove_cni_results()
     _restore_kernel_settings(state_dir)
 
 
@@ -147,15 +146,6 @@ def _refuse_foreign(network: Network) -> None:
             f"{network.pods}, wanted for pods, is routed already to {taken[0].get('dev')}",
             todo="take that route away, or use another cluster with `make up CLUSTER=current`",
         )
-
-
-def _remove_cni_results() -> None:
-    """The CNI library keeps a note per sandbox, in a folder that all networks of a host share."""
-    folder = Path("/var/lib/cni/results")
-    for result in folder.glob(f"{CNI_NAME}-*-eth0"):
-        sandbox = result.name.removeprefix(f"{CNI_NAME}-").removesuffix("-eth0")
-        (folder / f"cni-loopback-{sandbox}-lo").unlink(missing_ok=True)
-        result.unlink(missing_ok=True)
 
 
 def _remember_kernel_settings(state_dir: Path) -> None:

@@ -7,7 +7,6 @@ that they need are made first and removed last.
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,6 @@ from cluster.processes import ProcessTable
 CLUSTER_DNS = "10.46.0.10"
 KUBELET_PORT = 10250
 READY_DEADLINE_S = 60
-# Paths that the kubelet has written into its source; what did not exist before goes with it.
-FIXED_FOLDERS = (Path("/var/lib/kubelet/device-plugins"), Path("/var/lib/kubelet"),
-                 Path("/var/lib/cni/results"), Path("/var/lib/cni/cache"), Path("/var/lib/cni"),
-                 Path("/run/containerd/s"), Path("/run/containerd/fifo"), Path("/run/containerd"),
-                 Path("/var/log/containers"))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,15 +60,14 @@ class Node:
         (cni_conf / "10-berth.conflist").write_text(
             network.cni_config(self.network, state_dir=self.folder)
         )
-        self.containerd.start(cni_conf=cni_conf, enter=mounts.start_namespace(self.processes))
+        self.containerd.start(cni_conf=cni_conf, enter=self._enter())
 
     def start(self, plane: ControlPlane) -> None:
         """kubelet and kube-proxy; returns when the node is Ready."""
         cgroups.create(self.cgroup)
         server = f"https://{self.network.address}:{plane.port}"
         kube = str(build.binary(build.KUBE))
-        enter = mounts.start_namespace(self.processes)
-        kubelet = [*enter, kube, "kubelet", *self._kubelet_args(plane, server)]
+        kubelet = [*self._enter(), kube, "kubelet", *self._kubelet_args(plane, server)]
         self.processes.start("kubelet", kubelet)
         self.processes.start("kube-proxy", [kube, "kube-proxy", self._proxy_config(plane, server)])
         self.processes.wait_until(
@@ -93,11 +86,8 @@ class Node:
         self.containerd.end_shims()
         cgroups.remove(self.cgroup)
         self.processes.stop("containerd")
-        self.processes.stop(mounts.HOLDER)
+        mounts.stop_namespace(self.processes)
         network.tear_down(self.network, state_dir=self.state_dir)
-        _remove_log_links(self.folder)
-        for folder in FIXED_FOLDERS:
-            _remove_if_unused(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def leftovers(self) -> list[str]:
@@ -113,6 +103,10 @@ class Node:
             + [f"cgroup {group}" for group in cgroups.groups(self.cgroup)]
             + network.leftovers(self.network)
         )
+
+    def _enter(self) -> list[str]:
+        """The command that enters the mount namespace that containerd and kubelet share."""
+        return mounts.start_namespace(self.processes, folder=self.folder / "private")
 
     def _kubelet_args(self, plane: ControlPlane, server: str) -> list[str]:
         user = f"system:node:{self.name}"
@@ -219,20 +213,3 @@ def resolver_file() -> str:
     """Where pods learn the host's name servers: one on loopback means nothing inside a pod."""
     upstream = Path("/run/systemd/resolve/resolv.conf")
     return str(upstream if upstream.exists() else Path("/etc/resolv.conf"))
-
-
-def _remove_log_links(folder: Path) -> None:
-    links = Path("/var/log/containers")
-    for link in links.iterdir() if links.is_dir() else []:
-        if link.is_symlink() and folder in link.readlink().parents:
-            link.unlink()
-
-
-def _remove_if_unused(folder: Path) -> None:
-    """A folder of the host's that holds nothing is nobody's; a socket that is left is the kubelet's."""
-    if folder.name == "device-plugins":
-        (folder / "kubelet.sock").unlink(missing_ok=True)
-        (folder / "kubelet_internal_checkpoint").unlink(missing_ok=True)
-        (folder / "DEPRECATION").unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()

@@ -6,6 +6,7 @@ Each step leaves what is there already as it is, so that asking again is quick.
 import http.client
 import json
 import shutil
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -95,7 +96,7 @@ def start_hub(cluster: Cluster) -> str:
     if running is None or not running.is_running:
         port = running.argv[-1] if running else str(ports.free(1)[0])
         address = cluster.node.network.address
-        command = [str(images.CHECKOUT / ".venv/bin/python"), "-m", "hub", "--root", str(folder),
+        command = [sys.executable, "-m", "hub", "--root", str(folder),
                    "--host", address, "--port", port]  # fmt: skip
         running = table.start("hub", command, env={"PYTHONPATH": str(images.CHECKOUT / "tests")})
         table.wait_until(
