@@ -6,6 +6,7 @@ what comes next goes to an unlinked file, so that hundreds of waiting requests c
 
 import asyncio
 import contextlib
+import json
 import mmap
 import tempfile
 from collections.abc import Callable, Iterator
@@ -150,10 +151,30 @@ def _fields_of(body: bytes | mmap.mmap, content_type: str) -> Fields:
     try:
         fields = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise Refused("invalid_json", f"the body is not a JSON object: {err}") from err
+        found = _lenient_fields(body)
+        if found is None:
+            raise Refused("invalid_json", f"the body is not a JSON object: {err}") from err
+        fields = found
     if fields.model is not None and not isinstance(fields.model, str):
         raise Refused("invalid_json", "`model` must be a string", param="model")
     return fields
+
+
+# Half an emoji cut off by a client, Python's own spelling of numbers that JSON lacks, a BOM: engines
+# that read JSON with Python take them, so what they are is not for the gateway to say.
+_LENIENT = (b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\xef\xbb\xbf")
+
+
+def _lenient_fields(body: bytes | mmap.mmap) -> Fields | None:
+    if all(body.find(mark) < 0 for mark in _LENIENT):
+        return None
+    try:
+        document = json.loads(bytes(body))
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    return Fields(document.get("model"), document.get("stream", False))
 
 
 def multipart_fields(body: bytes | mmap.mmap, content_type: str) -> Fields:

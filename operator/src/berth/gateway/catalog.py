@@ -66,7 +66,7 @@ class Served:
             "model": self.key,
             "state": self.state.value,
             "since": self.since,
-            "reason": self.reason,
+            "reason": self.reason or (self.refusal.reason if self.refusal else ""),
             "message": self.message,
             "profile": self.profile,
         }
