@@ -204,6 +204,18 @@ TABLE = [
         ASKS, ground(away=(("GPU-1", "old"),), on=node(gpu(0), gpu(1))), None, id="from another: no"
     ),
     pytest.param(
+        runner(GPU_0=10),
+        ground(
+            on=node(gpu(unified=True), total=128, available=110),
+            strangers=("vllm (pid 7)",),
+        ),
+        Reason.FOREIGN_ENGINE,
+        id="an engine that nobody claimed memory for blocks a unified board",
+    ),
+    pytest.param(
+        ASKS, ground(strangers=("vllm (pid 7)",)), None, id="and no other board: its use is seen"
+    ),
+    pytest.param(
         ASKS,
         ground(runner("elder", GPU_0=20, created=-1.0)),
         Reason.MEMORY,

@@ -1,14 +1,19 @@
 """Does the whole agent do what the contract says, against a fake node and a fake API server?"""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from agent.places import NAMESPACE, RUNNERS
 from agent.world import BUSY, IDLE, World
+from berth.agent.core import Agent
 from berth.agent.fetch_errors import HashMismatchError
 from berth.agent.health import Look
+from berth.agent.host import Process
+from berth.agent.views import Views
 from berth.kube.refs import PODS, SECRETS
+from berth.settings import Settings
 from berth.units import GiB, MiB
 from fakes.node import FakeGpu
 
@@ -281,6 +286,66 @@ async def test_while_the_api_server_is_away_probing_goes_on_and_the_newest_is_wr
         world.kube.away = False
         await world.until(lambda: world.status().health.busy == 3, "the newest is written")
         assert world.agent_writes() == before + 1
+
+
+async def test_on_a_unified_board_a_loaded_runner_is_counted_once(world: World):
+    """Neither its cgroup nor the driver shows what it holds: MemAvailable does (M12)."""
+    world.node.devices = [FakeGpu("GPU-0", 0, tells=False)]
+    world.node.memory_total = 128 * GiB
+    world.runner("a", claim=gpu_claim(40))
+    async with world.agent():
+        await world.until(lambda: world.status("a").admission, "a decision")
+        assert world.status("a").admission.have == 103 * GiB
+        pod = world.pod("a")
+        world.node.hold(pod, host=GiB, devices={"GPU-0": 35 * GiB})
+        world.probe.looks["10.0.0.1"] = IDLE
+        await world.until(lambda: state_of(world, "a") == "Ready", "a is up")
+        world.runner("b", claim=gpu_claim(50))
+        await world.until(lambda: world.status("b").admission, "a decision")
+        admission = world.status("b").admission
+        assert (admission.state, admission.have) == ("Admitted", 62 * GiB)
+
+
+async def test_an_engine_of_somebody_else_on_a_unified_board_is_named(world: World):
+    world.node.devices = [FakeGpu("GPU-0", 0)]
+    world.node.memory_total = 128 * GiB
+    world.node.others = [Process(77, "vllm", "vllm serve m")]
+    world.runner(claim=gpu_claim(40))
+    async with world.agent():
+        await world.until(lambda: world.status().admission, "a decision")
+        assert world.status().admission.reason == "ForeignEngine"
+        assert "vllm (pid 77)" in world.status().admission.message
+        world.node.others = []
+        await world.until(lambda: world.status().admission.state == "Admitted", "it is gone")
+
+
+async def test_agents_of_many_nodes_share_the_watches_of_one_process(world: World):
+    nodes = ["n1", "n2", "n3"]
+    views = Views(world.kube)
+    agents = [
+        Agent(
+            node=name,
+            kube=world.kube,
+            host=world.node,
+            gpus=world.node,
+            files=world.files,
+            settings=Settings({}),
+            probe=world.probe,
+            views=views,
+            timing=world.timing,
+            journal=world.folder / name,
+        )
+        for name in nodes
+    ]
+    for name in nodes:
+        world.runner(f"r-{name}", nodeName=name)
+    tasks = [asyncio.create_task(part.run()) for part in (*views.caches, *agents)]
+    for name in nodes:
+        await world.until(lambda n=name: world.status(f"r-{n}").admission, f"{name} decides")
+    assert world.kube.reads["list runners"] == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_the_guard_ends_the_load_under_way_on_a_unified_board(world: World):

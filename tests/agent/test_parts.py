@@ -8,11 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from berth.agent.cgroups import PodFigures
+from berth.agent.engines import find_engines
 from berth.agent.gpus import Gpu, GpuProcess, GpuSample
-from berth.agent.host import HostMemory
+from berth.agent.host import HostMemory, Process
 from berth.agent.journal import Journal
 from berth.agent.live import Measured, Sample, measured
-from berth.agent.memory import next_memory
+from berth.agent.memory import next_memory, with_lost
 from berth.agent.paths import Paths, path_of, resolve
 from berth.agent.policy import governing, policy_of
 from berth.agent.returning import WAIT_S, Leaver, still_away
@@ -23,6 +24,7 @@ from berth.api.runner import DeviceUse, MemoryUse
 from berth.planner.state import Claim
 from berth.units import Bytes, GiB
 from fakes.gguf import sparse_llama
+from fakes.node import FakeGpu, FakeNode, Holding
 
 
 def residency(name: str, priority: int = 0, **selector: str) -> Residency:
@@ -192,6 +194,51 @@ def test_a_pod_is_measured_by_its_own_processes():
     )
     found = measured(figures, gpus)
     assert (found.host, found.devices) == (5, {"a": 3, "d": 0})
+
+
+def test_on_a_unified_board_a_pod_is_measured_by_what_the_driver_tells():
+    figures = PodFigures(Bytes(5), Bytes(9), frozenset({1}))
+    told = Gpu("a", 0, unified=True, processes=(GpuProcess(1, Bytes(3)), GpuProcess(2, Bytes(9))))
+    silent = Gpu("a", 0, unified=True, processes=(GpuProcess(1, None),))
+    assert measured(figures, (told,)).shared == 3
+    assert measured(figures, (silent,)).shared is None
+    assert measured(figures, (told,)).devices == {}
+
+
+@pytest.mark.parametrize(
+    ("shared", "lost", "want"),
+    [
+        pytest.param(0, 99, 5, id="no unified board: the cgroup's word"),
+        pytest.param(3, None, 8, id="the driver tells"),
+        pytest.param(3, 20, 20, id="MemAvailable lost more than that"),
+        pytest.param(30, 20, 35, id="it has grown since the load"),
+        pytest.param(None, 20, 20, id="the driver does not tell"),
+        pytest.param(None, None, None, id="nobody knows"),
+    ],
+)
+def test_what_a_runner_on_a_unified_board_holds(shared, lost, want):
+    held = Measured(host=Bytes(5), shared=None if shared is None else Bytes(shared))
+    assert with_lost(held, lost).host == want
+
+
+def test_engines_are_found_by_process_and_by_what_computes():
+    node = FakeNode(devices=[FakeGpu("G", 0)])
+    commands = {
+        1: "python3 -m vllm.entrypoints.openai.api_server --api-key s3cret",
+        2: "/usr/bin/llama-server -m x",
+        3: "vim llama-server.txt",
+        4: "/opt/venv/bin/python /opt/venv/bin/vllm serve m",
+        5: "trainer",
+    }
+    node.others = [Process(pid, f"p{pid}", command) for pid, command in commands.items()]
+    node.pods["own"] = Holding(devices={"G": 1}, pid=6)
+    sample = GpuSample((Gpu("G", 0, processes=(GpuProcess(5, None), GpuProcess(6, None))),))
+    found = find_engines(node, sample)
+    assert [engine.words for engine in found] == [
+        "p1 (pid 1)", "p2 (pid 2)", "p4 (pid 4)", "p5 (pid 5)", "llama-server (pid 6)",
+    ]  # fmt: skip
+    assert [engine.pod_uid for engine in found][-1] == "own"
+    assert [engine.is_claimed(["trainer", ""]) for engine in found] == [False] * 3 + [True, False]
 
 
 def test_of_processes_that_cannot_be_seen_nothing_is_measured():

@@ -56,6 +56,8 @@ class FakeNode:
     cores: int = 8
     pods: dict[str, Holding] = field(default_factory=dict)
     killed: list[str] = field(default_factory=list)
+    others: list[Process] = field(default_factory=list)
+    """Processes that are no pod's of ours."""
 
     def hold(
         self,
@@ -100,7 +102,12 @@ class FakeNode:
 
     def process(self, pid: int) -> Process | None:
         owner = next((uid for uid, pod in self.pods.items() if pod.pid == pid), None)
-        return None if owner is None else Process(pid, "engine", "engine", pod_uid=owner)
+        if owner is not None:
+            return Process(pid, "llama-server", "llama-server -m m", pod_uid=owner)
+        return next((other for other in self.others if other.pid == pid), None)
+
+    def pids(self) -> list[int]:
+        return [pod.pid for pod in self.pods.values()] + [other.pid for other in self.others]
 
     def kill_pod(self, uid: str) -> int:
         self.killed.append(uid)

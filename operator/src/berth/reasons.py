@@ -35,6 +35,7 @@ class Reason(StrEnum):
     HELD = "Held"
     CAP = "MaxRunners"
     SETTLING = "Settling"
+    FOREIGN_ENGINE = "ForeignEngine"
     NEEDS_UNKNOWN = "NeedsUnknown"
     UNTRUSTED_PATH = "HostPathNotAllowed"
     # Of a Model.

@@ -25,6 +25,8 @@ class Ground:
     """The highest epoch of a controller seen."""
     away: tuple[tuple[str, str], ...] = ()
     """(place, name) of runners that have gone and whose memory is not seen to be back."""
+    strangers: tuple[str, ...] = ()
+    """Engines that Berth did not start and no claim of the policy names, each in a few words."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def decide(asks: Runner, ground: Ground) -> Admit | Refusal:
     3. No other load is under way on its devices (on the host, for one without; and for all on a
        board with unified memory).
     4. What a runner held that has gone from there is seen to be back.
-    5. Its whole claim is free on each device, and on the host, in live figures, beside every
+    5. On a board with unified memory no engine runs that nobody has claimed memory for: it may
+       grow at any time, and what it will take is in no ledger.
+    6. Its whole claim is free on each device, and on the host, in live figures, beside every
        runner here and every one that was reserved here before it.
     """
     for rule in RULES:
@@ -120,6 +124,17 @@ def refuse_unsettled(asks: Runner, ground: Ground) -> Refusal | None:
     return None
 
 
+def refuse_strangers(asks: Runner, ground: Ground) -> Refusal | None:
+    if not ground.strangers or not any(is_unified(device) for device in ground.node.devices):
+        return None
+    names = ", ".join(ground.strangers[:4])
+    return Refusal(
+        Reason.FOREIGN_ENGINE,
+        f"{asks.name} shares memory on {ground.node.name} with {names}; "
+        "stop it, or set memory aside for it in the Residency's claims",
+    )
+
+
 def refuse_lack(asks: Runner, ground: Ground) -> Refusal | None:
     for place, need, room in _demands(asks, ground):
         if need > max(0, room.free):
@@ -134,6 +149,7 @@ RULES: tuple[Rule, ...] = (
     refuse_missing_device,
     refuse_other_load,
     refuse_unsettled,
+    refuse_strangers,
     refuse_lack,
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.agent.admission import Ground
+from berth.agent.engines import find_engines
 from berth.agent.files import Files
 from berth.agent.gpus import Gpus
 from berth.agent.guard import Guard
@@ -156,6 +157,7 @@ class Agent:
         sample = await self.site.live.sample()
         away = await self.occupants.away(sample)
         node = node_now(self.node, sample, self.policy())
+        names = await self._strangers(sample)
         self._show(sample)
         return lambda: Ground(
             node=node,
@@ -163,7 +165,18 @@ class Agent:
             now=self.site.wall(),
             epoch=self.epoch,
             away=away,
+            strangers=names,
         )
+
+    async def _strangers(self, sample: Sample) -> tuple[str, ...]:
+        """Asked only where they are in the way of a load: it looks at every process."""
+        if not sample.is_unified:
+            return ()
+        residency = self.residency()
+        claims = [claim.name for claim in residency.spec.claims] if residency else []
+        found = await asyncio.to_thread(find_engines, self.site.live.host, sample.gpus)
+        own = self.occupants.pod_uids()
+        return tuple(e.words for e in found if e.pod_uid not in own and not e.is_claimed(claims))
 
     async def _keep_record(self) -> None:
         while True:

@@ -6,6 +6,7 @@ A Protocol, so that tests and fake nodes run the real agent on figures of their 
 import os
 import shutil
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -59,6 +60,10 @@ class Host(Protocol):
         """Who that is; None when it is gone or not visible from here."""
         ...
 
+    def pids(self) -> Iterable[int]:
+        """Every process that is visible from here."""
+        ...
+
     def kill_pod(self, uid: str) -> int:
         """SIGKILL to every process of the pod; how many were hit."""
         ...
@@ -107,6 +112,9 @@ class RealHost:
         except OSError:
             return None
         return Process(pid, name, command.strip()[:256], pod_uid=pod_uid_of(cgroup))
+
+    def pids(self) -> Iterable[int]:
+        return [int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdigit()]
 
     def kill_pod(self, uid: str) -> int:
         figures = self.pod(uid)

@@ -27,9 +27,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one pod holds now. A figure that could not be measured is None or left out."""
+    """What one pod holds now. A figure that could not be measured is None or left out.
+
+    ``shared``: what it holds of the host's memory through devices of a unified board, where its
+    cgroup does not show it; 0 elsewhere, None where the driver does not tell.
+    """
 
     host: Bytes | None = None
+    shared: Bytes | None = Bytes(0)
     devices: Mapping[str, Bytes] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
 
@@ -69,17 +74,24 @@ def measured(figures: PodFigures, gpus: tuple[Gpu, ...]) -> Measured:
     A cgroup shows 0 for a process that is outside of the reader's process namespace: then nobody
     can say which of a device's processes are the pod's.
     """
-    devices: dict[str, Bytes] = {}
-    if 0 not in figures.pids:
-        for gpu in gpus:
-            used = _of(gpu, figures.pids)
-            if used is not None:
-                devices[gpu.uuid] = used
-    return Measured(host=figures.held, devices=devices, pids=figures.pids)
+    pids = figures.pids
+    used = {gpu.uuid: None if 0 in pids else _of(gpu, pids) for gpu in gpus}
+    unified = [used[gpu.uuid] for gpu in gpus if gpu.unified]
+    known = [size for size in unified if size is not None]
+    return Measured(
+        host=figures.held,
+        shared=Bytes(sum(known)) if len(known) == len(unified) else None,
+        devices={
+            gpu.uuid: size
+            for gpu in gpus
+            if not gpu.unified and (size := used[gpu.uuid]) is not None
+        },
+        pids=pids,
+    )
 
 
 def _of(gpu: Gpu, pids: frozenset[int]) -> Bytes | None:
-    if gpu.processes is None or gpu.unified:
+    if gpu.processes is None:
         return None
     own = [process.used for process in gpu.processes if process.pid in pids]
     known = [used for used in own if used is not None]

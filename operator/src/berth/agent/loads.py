@@ -65,6 +65,8 @@ class Loads:
         decision = decide(entry_of(work), ground)
         admission = self._admission(work, decision)
         before = work.admission
+        if isinstance(decision, Admit):
+            work.available_before = ground.node.available
         work.decide(admission)
         if before is None or _words(before) != _words(admission):
             self._tell(work, admission)

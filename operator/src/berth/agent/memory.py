@@ -1,9 +1,11 @@
 """What has a runner held at most, and what does it hold now?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from berth.agent.live import Measured
 from berth.api.runner import DeviceUse, MemoryUse
+from berth.units import Bytes
 
 
 def next_memory(before: MemoryUse | None, held: Measured, claimed: Sequence[str]) -> MemoryUse:
@@ -23,6 +25,19 @@ def next_memory(before: MemoryUse | None, held: Measured, claimed: Sequence[str]
             for uuid in sorted(wanted)
         ],
     )
+
+
+def with_lost(held: Measured, lost: int | None) -> Measured:
+    """On a board with unified memory: the host's share is what MemAvailable lost by the load (M12).
+
+    What its cgroup and the driver show may be more by now, never less; where neither the loss nor
+    the driver's word is known, nobody knows what it holds.
+    """
+    if held.host is None or held.shared == 0:
+        return held
+    shown = None if held.shared is None else held.host + held.shared
+    host = _larger(shown, lost)
+    return replace(held, host=None if host is None else Bytes(host))
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

@@ -111,6 +111,10 @@ class Occupants:
                 log.info("files of runner %s released", uid)
                 self._site.files.release(uid)
 
+    def pod_uids(self) -> frozenset[str]:
+        """Uids of Berth's pods here."""
+        return frozenset(pod.uid for pod in self._pods.values())
+
     # -- what admission asks -----------------------------------------------------------------------
 
     async def measure(self) -> list[tuple[Pod, Measured]]:

@@ -9,7 +9,7 @@ from berth.agent.fetch_errors import FetchError
 from berth.agent.files import file_refs, needs_fetch, read_token
 from berth.agent.health import Counters, Look, Pulse, next_pulse
 from berth.agent.live import Measured
-from berth.agent.memory import next_memory
+from berth.agent.memory import next_memory, with_lost
 from berth.agent.pods import Pod
 from berth.agent.probe import Target
 from berth.agent.quiet import Rest, next_rest
@@ -52,6 +52,9 @@ class RunnerWork:
         self.admission = found.admission
         self.seen = _seen_before(found)
         self.is_fetched = False
+        self.available_before: int | None = None
+        """MemAvailable when it was admitted; what it lost by the load is seen when it is up."""
+        self._lost = found.memory.host if found.memory else None
         self._written: AgentStatus | None = runner.status.agent
         self._written_at = float("-inf")
         self._measured_at = float("-inf")
@@ -249,8 +252,14 @@ class RunnerWork:
         # A drain is looked at often; what it holds is not asked each time.
         if self._site.clock() - self._measured_at >= self._site.timing.busy_s:
             await self._measure(pod)
-        if self.is_up != was_up:
-            self._site.admit.set()
+        if self.is_up and not was_up:
+            await self._came_up()
+
+    async def _came_up(self) -> None:
+        if self.available_before is not None:
+            sample = await self._site.live.sample()
+            self._lost = max(0, self.available_before - sample.memory.available)
+        self._site.admit.set()
 
     def _take(self, look: Look | None, pod: Pod) -> None:
         seen, pulse = self.seen, self.seen.pulse
@@ -289,7 +298,7 @@ class RunnerWork:
 
     async def _measure(self, pod: Pod) -> None:
         self._measured_at = self._site.clock()
-        held = await self._site.live.measure(pod.uid)
+        held = with_lost(await self._site.live.measure(pod.uid), self._lost)
         if held.host is None and not held.devices:
             return
         claimed = [claim.device for claim in self.runner.spec.claim.devices]
