@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from berth.api.kinds import BY_CLASS
 from berth.api.model import Model
+from docs.pages import objects
 
 pytestmark = pytest.mark.api
 ROOT = Path(__file__).parents[2]
@@ -194,9 +194,9 @@ def test_every_column_is_there(plane):
         plane.kubectl("get", plural)
 
 
-def test_the_quickstart_is_accepted(plane):
-    for body in yaml.safe_load_all((ROOT / "docs/examples/quickstart.yaml").read_text()):
-        plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(body))
+@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in objects()])
+def test_every_example_is_accepted(plane, body):
+    stored(plane, body)
 
 
 def test_what_the_server_keeps_is_what_the_types_read(plane):
