@@ -160,7 +160,7 @@ def _classes(runner: Runner, settings: PodSettings, template: PodTemplate) -> Ob
         serviceAccountName=settings.service_account,
         runtimeClassName=template.runtime_class_name or (settings.runtime_class if has_gpu else ""),
         priorityClassName=priority,
-        # Making room is the planner's work: a class that pre-empts is refused at the API server.
+        # Making room is the planner's work: a class that preempts is refused at the API server.
         preemptionPolicy="Never" if priority else "",
     )
 
