@@ -44,7 +44,6 @@ TABLE: tuple[ErrorKind, ...] = (
     ErrorKind("model_not_allowed", 403, _BAD, Retry.NEVER, "The API key may not use this model."),
     ErrorKind("model_not_found", 404, _BAD, Retry.NEVER, "No Model declares this id or alias where the caller may look."),
     ErrorKind("unknown_url", 404, _BAD, Retry.NEVER, "The gateway does not serve this path."),
-    ErrorKind("api_not_supported", 404, _BAD, Retry.NEVER, "The model's runtime does not serve this API."),
     ErrorKind("method_not_allowed", 405, _BAD, Retry.NEVER, "The path is served, with another method (see `Allow`)."),
     ErrorKind("ambiguous_model", 409, _BAD, Retry.NEVER, "Several Models hold this id; ask for `namespace::id`."),
     ErrorKind("request_too_large", 413, _BAD, Retry.NEVER, "The body is above the limit (`BERTH_BODY_LIMIT`)."),

@@ -125,6 +125,9 @@ class Exchange:
         self._time = proxy._time
         self._name = ""
         self.reply = Reply(request, self._time)
+        if proxy.stopping.is_set():
+            # The next request of this connection belongs to another gateway.
+            self.reply.keep_alive = False
         self._is_early = False
         """The client already has a head and keepalive frames, of ours."""
         self._deaths = 0
