@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import build, controlplane, images, model, quickstart, stack, whole
+from cluster import build, controlplane, images, model, packages, quickstart, stack, whole
 from cluster.problem import Problem
 
 DEFAULT_STATE_DIR = images.CHECKOUT / ".berth"
@@ -70,6 +70,7 @@ def _kubeconfig(options: argparse.Namespace) -> None:
 
 
 def _build(options: argparse.Namespace) -> None:
+    packages.ensure(packages.CONTROL_PLANE)
     for name in options.names or build.PROGRAMS:
         print(build.binary(build.PROGRAMS[name]))
 

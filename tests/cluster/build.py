@@ -4,6 +4,7 @@ Each is a small module of its own with pinned versions, so that the key of its c
 hash of a few files and not of a whole dependency graph.
 """
 
+import functools
 import os
 import re
 import subprocess
@@ -89,12 +90,17 @@ def go_version() -> str:
 
 def path_of(program: Program) -> Path:
     """Where the built program is, or will be once `binary` has built it."""
-    return cache.root() / "bin" / f"{program.name}-{cache.digest(*program.inputs())}"
+    return cache.root() / "bin" / _entry_name(program)
+
+
+@functools.cache
+def _entry_name(program: Program) -> str:
+    return f"{program.name}-{cache.digest(*program.inputs())}"
 
 
 def binary(program: Program) -> Path:
     """The built program; builds it first where the cache has none. Raises Problem if that fails."""
-    return cache.entry("bin", path_of(program).name, make=lambda draft: _build(program, draft))
+    return cache.entry("bin", _entry_name(program), make=lambda draft: _build(program, draft))
 
 
 def _build(program: Program, target: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from cluster import cache
 from cluster.problem import Problem
 from cluster.progress import say
 
@@ -40,11 +41,11 @@ def ensure(*wanted: dict[str, str]) -> None:
             f"these are not installed: {', '.join(absent)}",
             todo="install them (the names are Debian's), or run as root on Debian",
         )
-    say(f"installing {', '.join(absent)}")
-    if not _install(absent):
+    # Parallel test workers ask for the same ones, and apt lets one in at a time.
+    with cache.locked("apt"):
+        say(f"installing {', '.join(absent)}")
         # The lists may be older than the archive: fetched anew once, and only when needed.
-        _apt("update")
-        if not _install(absent):
+        if not _install(absent) and not (_apt("update") and _install(absent)):
             raise Problem(
                 f"apt-get could not install {', '.join(absent)}",
                 todo="see the message above; the Debian mirror may be out of reach",

@@ -72,6 +72,8 @@ class Stack:
             "BERTH_IMAGE_LLAMACPP_CPU": "fake/llamacpp:cpu",
             "BERTH_IMAGE_LLAMACPP_CUDA": "fake/llamacpp:cuda",
             "BERTH_STORE_ROOT": str(self.plane.state_dir / "store"),
+            # Tests of idle unloads would else wait for a minute and a half after every start.
+            "BERTH_HEALTHY_BEFORE_UNLOAD": "3s",
         }
 
     def node(

@@ -1,15 +1,30 @@
 """Are the parts that need neither root nor a cluster what the rest takes them for?"""
 
 import json
+import os
+import socket
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from cluster import cgroups, dns, images, mounts, network, node, oci, packages
+from cluster import (
+    build,
+    cgroups,
+    dns,
+    images,
+    mounts,
+    network,
+    node,
+    oci,
+    packages,
+    ports,
+    whole,
+)
 from cluster.controlplane import ControlPlane
 from cluster.network import Network
 from cluster.node import CLUSTER_DNS, Node
+from cluster.problem import Problem
 
 
 def test_one_program_becomes_an_image_whose_parts_are_named_by_their_sums(tmp_path: Path):
@@ -90,3 +105,40 @@ def test_no_cgroup_of_a_name_that_nobody_made():
 def test_missing_programs_are_named_by_their_packages():
     wanted = {"sh": "dash", "no-such-program": "no-such-package", "nor-this": "no-such-package"}
     assert packages.missing(wanted) == ["no-such-package"]
+
+
+def test_a_node_without_root_is_refused_with_two_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Problem, match=r"needs root.*sudo -E make up.*CLUSTER=current"):
+        whole.preflight(tmp_path)
+
+
+def test_a_state_folder_too_deep_for_sockets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Problem, match="too long for sockets; use a shorter one"):
+        whole.preflight(tmp_path / ("deep" * 30))
+
+
+def test_programs_that_nobody_can_install_here_are_listed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Problem, match=r"not installed: one, two; install them"):
+        packages.ensure({"no-such-program": "two"}, {"nor-this": "one"})
+
+
+def test_a_missing_go_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Problem, match=r"Go is not installed; install Go 1\.26 or newer"):
+        build.go_version()
+
+
+def test_a_taken_port_is_named_with_its_purpose():
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Problem, match=rf"port {port}, wanted for the gateway, is taken"):
+            ports.require_free(port, purpose="the gateway")
