@@ -1,8 +1,10 @@
 """A part of the shared cluster that one test has for itself: a namespace, and nodes with its label."""
 
+import asyncio
+import contextlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +98,10 @@ class Bay:
             )
         )
 
+    async def until(self, what: str, check: Callable[[], Any], deadline_s: float = 30.0) -> None:
+        """Wait while requests of this test go on."""
+        await asyncio.to_thread(self.stack.wait, what, check, deadline_s)
+
     def runners(self) -> list[dict[str, Any]]:
         return self.stack.every("runners", self.name)
 
@@ -134,7 +140,10 @@ class Bay:
             return await client.post("/v1/chat/completions", json=chat(model, **more))
 
     async def stream(self, model: str, **more: Any) -> list[dict[str, Any] | str]:
-        """Every data frame of a streamed chat, parsed; ``[DONE]`` stays text."""
+        """Every data frame of a streamed chat, parsed; ``[DONE]`` stays text.
+
+        An answer that breaks off is cut by the gateway after its error event.
+        """
         frames: list[dict[str, Any] | str] = []
         async with (
             self.client() as client,
@@ -143,10 +152,11 @@ class Bay:
             ) as answer,
         ):
             assert answer.status_code == 200, await answer.aread()
-            async for line in answer.aiter_lines():
-                if line.startswith("data: "):
-                    data = line.removeprefix("data: ")
-                    frames.append(data if data == "[DONE]" else json.loads(data))
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        data = line.removeprefix("data: ")
+                        frames.append(data if data == "[DONE]" else json.loads(data))
         return frames
 
 

@@ -30,8 +30,8 @@ async def test_an_engine_killed_while_idle_is_started_again_when_asked(bay: Bay)
     bay.node()
     model = bay.model("m")
     assert (await bay.ask(model)).status_code == 200
-    _kill_engine(bay, model)
-    bay.stack.wait("it is not up any more", lambda: bay.state(model) != "Up")
+    await asyncio.to_thread(_kill_engine, bay, model)
+    await bay.until("it is not up any more", lambda: bay.state(model) != "Up")
     assert (await bay.ask(model)).status_code == 200
 
 
@@ -39,7 +39,7 @@ async def test_an_engine_killed_while_streaming_ends_with_an_error_event(bay: Ba
     bay.node()
     model = bay.model("m", engine={"tokens": 100, "token_seconds": 0.1})
     stream = await _streaming(bay, model)
-    _kill_engine(bay, model)
+    await asyncio.to_thread(_kill_engine, bay, model)
     frames = await stream
     assert "error" in frames[-1]
     assert "[DONE]" not in frames
@@ -50,9 +50,9 @@ async def test_an_engine_killed_while_loading_is_loaded_again_for_who_waits(bay:
     bay.node()
     model = bay.model("m", engine={"load_seconds": 2})
     answer = asyncio.create_task(bay.ask(model))
-    bay.stack.wait("its pod runs", lambda: bay.pods_of(model))
+    await bay.until("its pod runs", lambda: bay.pods_of(model))
     await asyncio.sleep(0.5)
-    _kill_engine(bay, model)
+    await asyncio.to_thread(_kill_engine, bay, model)
     assert (await answer).status_code == 200
 
 
@@ -74,7 +74,7 @@ async def test_a_controller_killed_while_a_model_loads_changes_nothing(bay: Bay)
     bay.node()
     model = bay.model("m", engine={"load_seconds": 3})
     answer = asyncio.create_task(bay.ask(model))
-    bay.stack.wait("its pod exists", lambda: bay.pods_of(model))
+    await bay.until("its pod exists", lambda: bay.pods_of(model))
     bay.stack.plane.kill("controller")
     bay.stack.start_program("controller")
     assert (await answer).status_code == 200
@@ -99,12 +99,12 @@ async def test_a_gateway_killed_while_requests_wait_loads_nothing_twice(bay: Bay
     bay.node()
     model = bay.model("m", engine={"load_seconds": 2})
     lost = asyncio.create_task(bay.ask(model))
-    bay.stack.wait("its pod exists", lambda: bay.pods_of(model))
+    await bay.until("its pod exists", lambda: bay.pods_of(model))
     bay.stack.plane.kill("gateway")
     with pytest.raises(httpx.HTTPError):
         await lost
     bay.stack.start_program("gateway")
-    bay.stack.wait("the gateway answers", lambda: _answers(bay))
+    await bay.until("the gateway answers", lambda: _answers(bay))
     assert (await bay.ask(model)).status_code == 200
     assert len(bay.created_pods()) == 1
 
@@ -144,7 +144,7 @@ async def test_a_full_machine_is_waited_for_and_said_in_numbers(bay: Bay) -> Non
         status = bay.get(model).get("status", {})
         return bool(status.get("lastRefusal")) or bay.state(model) == "Waiting"
 
-    bay.stack.wait("the shortage is told", refused)
+    await bay.until("the shortage is told", refused)
     assert bay.pods() == []
     bay.stack.fault(f"foreign/{node}?host=0")
     began = time.monotonic()
