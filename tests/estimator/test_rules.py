@@ -128,13 +128,34 @@ def test_a11_a_context_above_the_trained_one_is_noted() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("shared", "layers"), [(15, 20), (35, 1), (40, 1), (0, 35)], ids=["A13", "all", "more", "none"]
+GEMMA_4 = replace(
+    GEMMA_3N,
+    architecture="gemma4",
+    hparams={**GEMMA_3N.hparams, "attention.sliding_window_pattern": (True, False) * 18},
 )
-def test_a13_layers_that_share_a_cache(shared: int, layers: int) -> None:
-    model = replace(GEMMA_3N, hparams={**GEMMA_3N.hparams, "attention.shared_kv_layers": shared})
-    assert sum(layer.keeps for layer in shape_of(model).layers) == layers
-    assert estimate(model, replace(ONE, context=4096)).kinds.kv_cache > 0
+
+
+def owners(model: Facts, shared: int) -> int:
+    changed = replace(model, hparams={**model.hparams, "attention.shared_kv_layers": shared})
+    assert estimate(changed, replace(ONE, context=4096)).kinds.kv_cache > 0
+    return sum(layer.keeps for layer in shape_of(changed).layers)
+
+
+@pytest.mark.parametrize(
+    ("model", "shared", "layers"),
+    [
+        pytest.param(GEMMA_3N, 15, 20, id="A13 gemma3n: the first 20 own a cache"),
+        pytest.param(
+            GEMMA_3N, 5, 20, id="A13 gemma3n: the engine's code says 20, whatever the header says"
+        ),
+        pytest.param(GEMMA_4, 15, 20, id="gemma4: the header says how many"),
+        pytest.param(GEMMA_4, 0, 35, id="gemma4: none shared"),
+        pytest.param(GEMMA_4, 35, 1, id="A13 all shared: at least one owns a cache"),
+        pytest.param(GEMMA_4, 99, 1, id="A13 more shared than there are"),
+    ],
+)
+def test_a13_layers_that_share_a_cache(model: Facts, shared: int, layers: int) -> None:
+    assert owners(model, shared) == layers
 
 
 def test_a19_the_prompt_cache_is_host_memory() -> None:

@@ -23,7 +23,7 @@ WINDOWS: dict[str, Window] = {
     "cohere2": Window(4),
     "cohere2moe": Window(4, dense_first=True),
     "exaone-moe": Window(4, width=128),
-    "exaone4": Window(4),
+    "exaone4": Window(4, width=4096),
     "gemma-embedding": Window(6),
     "gemma2": Window(2, width=4096),
     "gemma3": Window(6),
@@ -47,6 +47,9 @@ WINDOWS: dict[str, Window] = {
 }
 """Architectures with sliding windows. Any other ignores the key (phi3 does)."""
 
+WINDOW_BLOCKS = {"exaone4": 64}
+"""Of these only the model with so many blocks slides, whatever its header says."""
+
 FIXED_WINDOW = frozenset({"llama4", "smallthinker"})
 """Their window is a constant of the code; the key only turns it off with 0."""
 
@@ -57,6 +60,9 @@ ENCODERS = frozenset(
     }
 )  # fmt: skip
 """No cache at all: the whole batch sees itself."""
+
+ENCODER_DECODERS = frozenset({"t5"})
+"""Their encoder's rows are all outputs, and its embeddings are kept beside the logits."""
 
 NO_OUTPUT = frozenset(
     {

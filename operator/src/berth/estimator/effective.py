@@ -5,6 +5,7 @@ Rules of llama.cpp's ``llama_context`` and llama-server (notes on memory, sectio
 
 from dataclasses import dataclass
 
+from berth.estimator import architectures as arch
 from berth.estimator.settings import Settings, round_up
 from berth.estimator.shape import Shape
 
@@ -57,7 +58,9 @@ def effective(shape: Shape, settings: Settings) -> Effective:
         batch=batch,
         ubatch=ubatch,
         rows=rows,
-        outputs=batch if settings.embeddings else min(batch, slots),
+        outputs=batch
+        if settings.embeddings or shape.architecture in arch.ENCODER_DECODERS
+        else min(batch, slots),
         slots=slots,
         flash=settings.flash_attn != "off",
     )

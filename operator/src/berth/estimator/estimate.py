@@ -150,7 +150,8 @@ def _owners(placing: Placing, weights: Mapping[str, int]) -> list[str]:
 
 def _output(shape: Shape, settings: Settings, sizes: Effective) -> int:
     """Logits (and embeddings) that the host keeps for the slots."""
-    width = shape.vocabulary + (shape.embedding if settings.embeddings else 0)
+    embeds = settings.embeddings or shape.architecture in arch.ENCODER_DECODERS
+    width = shape.vocabulary + (shape.embedding if embeds else 0)
     return 4 * sizes.slots * width
 
 

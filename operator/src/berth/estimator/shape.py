@@ -119,7 +119,10 @@ def _shape(facts: Facts) -> Shape:
 def window_of(facts: Facts) -> int:
     """The sliding window in tokens; 0 where the architecture has none or the header turns it off."""
     rule = arch.WINDOWS.get(facts.architecture)
-    if rule is None:
+    if rule is None or (
+        facts.architecture in arch.WINDOW_BLOCKS
+        and facts.layers != arch.WINDOW_BLOCKS[facts.architecture]
+    ):
         return 0
     said = facts.integer("attention.sliding_window")
     if said is None:
@@ -231,10 +234,9 @@ def _own_cache(facts: Facts) -> int:
     if facts.architecture not in arch.SHARED_KV:
         return count
     fixed = arch.SHARED_KV[facts.architecture]
-    shared = facts.integer("attention.shared_kv_layers")
-    if shared is None and fixed:
+    if fixed:
         return min(fixed, count)
-    return max(count - max(shared or 0, 0), 1)
+    return max(count - max(facts.integer("attention.shared_kv_layers") or 0, 0), 1)
 
 
 def _state(facts: Facts) -> tuple[int, int]:

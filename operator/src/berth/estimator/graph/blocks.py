@@ -93,18 +93,9 @@ def positions(c: Context) -> Node:
 
 
 MROPE = frozenset(
-    {
-        "qwen2vl",
-        "qwen3vl",
-        "qwen3vlmoe",
-        "qwen35",
-        "qwen35moe",
-        "glm4",
-        "glm4moe",
-        "hunyuan_vl",
-        "paddleocr",
-    }
+    {"qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "hunyuan_vl", "paddleocr"}
 )
+"""Architectures with four positions a token; glm4 and glm4moe have them where the header has sections."""
 
 
 def rope(c: Context, x: Node, factors: Node | None = None) -> Node:

@@ -27,8 +27,10 @@ class Habit:
     """Norms of what attention and feed-forward give, before they are added."""
     post_is_ffn_norm: bool = False
     """The tensor ``post_attention_norm`` is the feed-forward's own norm."""
-    parallel: bool = False
-    """Attention and feed-forward read the same norm and are added together."""
+    pre_norms: bool = True
+    """Norms of what attention and feed-forward read."""
+    parallel: str = ""
+    """Attention and feed-forward read the same norm: ``input`` adds the input first, ``attention`` adds it last."""
     act: str = "gated"
     residual_first: bool = False
     """The sum after attention names the residual first."""
@@ -49,6 +51,11 @@ class Habit:
     keep_hidden: bool = False
     """The last block's result is an output too."""
     rope_when_sliding: bool = False
+    """Only sliding blocks rotate, in models that have any."""
+    rope_step: int = 0
+    """Every so many blocks one does not rotate; its queries are scaled by an input instead."""
+    norm_weights_key: bool = False
+    """Whether the experts' weights are normed is said by the header."""
 
 
 HABITS: dict[str, Habit] = {
@@ -81,6 +88,13 @@ HABITS: dict[str, Habit] = {
     "gemma3": Habit(embed_scale="rows", scale_queries=True, post_norms=True),
     "phi3": Habit(scale_queries=True, act="halves", ffn_residual_first=True),
     "phimoe": Habit(norm="norm", scale_queries=True, act="halves", ffn_residual_first=True),
+    "olmo2": Habit(pre_norms=False, post_norms=True),
+    "exaone4": Habit(pre_norms=False, post_norms=True, rope_when_sliding=True),
+    "glm4moe": Habit(post_is_ffn_norm=True, keep_hidden=True, norm_weights_key=True),
+    "llama4": Habit(norm_weights=False, gating="sigmoid", rope_step=4),
+    "cohere2": Habit(norm="norm", parallel="input", rope_when_sliding=True, scale_logits=True),
+    "command-r": Habit(norm="norm", parallel="input", scale_logits=True),
+    "phi2": Habit(norm="norm", parallel="attention", scale_queries=True, act="plain"),
     "gpt-oss": Habit(
         post_is_ffn_norm=True, norm_weights=False, gating="weights", last_inside=False, last_before_norm=True,
         sinks=True, keep_hidden=True,
@@ -117,10 +131,13 @@ def finish(c: Context, habit: Habit, x: Node) -> None:
 
 def _block(c: Context, habit: Habit, layer: Layer, x: Node, *, last: bool) -> Node:
     number, residual = layer.number, x
-    normed = b.norm(
-        x, c.weight("attn_norm", number), c.weight("attn_norm", number, "bias"), kind=habit.norm
-    )
+    normed = x
+    if habit.pre_norms:
+        weight, bias = c.weight("attn_norm", number), c.weight("attn_norm", number, "bias")
+        normed = b.norm(x, weight, bias, kind=habit.norm)
     cur = attention(c, habit, layer, normed)
+    if habit.parallel:
+        return _parallel(c, habit, number, cur, x, normed, last=last)
     if last and habit.last_inside:
         cur, residual = b.last_rows(c, cur, residual)
     if habit.post_norms:
@@ -128,6 +145,17 @@ def _block(c: Context, habit: Habit, layer: Layer, x: Node, *, last: bool) -> No
     cur = _scaled_residual(c, cur)
     middle = like("add", residual, cur) if habit.residual_first else like("add", cur, residual)
     return feed(c, habit, number, middle)
+
+
+def _parallel(
+    c: Context, habit: Habit, number: int, attended: Node, x: Node, normed: Node, *, last: bool
+) -> Node:
+    if last:
+        attended, x, normed = b.last_rows(c, attended, x, normed)
+    fed = b.feed_forward(c, normed, number, act=habit.act)
+    if habit.parallel == "input":
+        return like("add", like("add", fed, x), attended)
+    return like("add", like("add", attended, fed), x)
 
 
 def feed(c: Context, habit: Habit, number: int, middle: Node) -> Node:
@@ -172,14 +200,24 @@ def attention(c: Context, habit: Habit, layer: Layer, normed: Node) -> Node:
         factors = rope_factors(c, number)
     if habit.qk_norm == "before":
         q, k = _qk_norm(c, number, q, k, habit)
-    if habit.rope and (not habit.rope_when_sliding or layer.window):
+    if _rotates(c, habit, layer):
         q, k = b.rope(c, q, factors), b.rope(c, k, factors)
+    elif habit.rope_step:
+        q = like("mul", q, c.input("attention scale", "F32", 1, 1, c.batch.rows))
     if habit.qk_norm == "after":
         q, k = _qk_norm(c, number, q, k, habit)
     if habit.scale_queries:
         q = like("scale", q)
     sinks = c.weight("attn_sinks", number) if habit.sinks else None
     return b.attend(c, layer, q, k, v, sinks=sinks)
+
+
+def _rotates(c: Context, habit: Habit, layer: Layer) -> bool:
+    if habit.rope_step and c.shape.slides:
+        return (layer.number + 1) % habit.rope_step != 0
+    if habit.rope_when_sliding and c.shape.slides:
+        return layer.window
+    return habit.rope
 
 
 def rope_factors(c: Context, number: int) -> Node | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from berth.estimator.effective import Effective
-from berth.estimator.graph import recurrent, special
+from berth.estimator.graph import delta, gemma3n, hybrid, rwkv, special, t5
 from berth.estimator.graph.context import Batch, Context, NoGraph
 from berth.estimator.graph.decoder import HABITS, build
 from berth.estimator.graph.plan import Planner
@@ -20,11 +20,18 @@ HOST_ALIGNMENT = 32
 SPECIAL: dict[str, Callable[[Context], None]] = {
     "deepseek2": special.latent,
     "gemma4": special.gemma4,
+    "gemma3n": gemma3n.build,
     "bert": special.encoder,
     "nomic-bert": special.encoder,
     "nomic-bert-moe": special.encoder,
     "jina-bert-v3": special.encoder,
-    **recurrent.BUILDERS,
+    "rwkv6": rwkv.rwkv,
+    "rwkv7": rwkv.rwkv,
+    "t5": t5.decoder,
+    "qwen3next": delta.qwen3next,
+    "qwen35": delta.qwen3next,
+    "qwen35moe": delta.qwen3next,
+    **hybrid.BUILDERS,
 }
 
 

@@ -9,6 +9,8 @@ from berth.estimator.shape import Layer, Shape
 from berth.facts import Facts
 
 KEPT = 3
+GEMMA3N_SPARSE = 10
+"""Blocks of gemma3n that are built otherwise than the rest."""
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 Signature = tuple[object, ...]
@@ -53,7 +55,12 @@ def _signatures(facts: Facts, shape: Shape, placing: Placing) -> list[Signature]
         owners = bool(placing.overrides) and with_kinds
         for block in group.block_numbers():
             if block < len(parts):
-                parts[block].append((mark, placing.override(group.named(block))) if owners else mark)
+                parts[block].append(
+                    (mark, placing.override(group.named(block))) if owners else mark
+                )
+    if shape.architecture == "gemma3n":
+        for layer in shape.layers[:GEMMA3N_SPARSE]:
+            parts[layer.number].append("sparse")
     return [_signature(layer, parts[layer.number], placing) for layer in shape.layers]
 
 

@@ -101,14 +101,15 @@ def gemma4(c: Context) -> None:
     x = b.embed(c, scaled=True)
     width = c.number("embedding_length_per_layer_input")
     extra = (
-        _per_layer(c, x, width) if width and c.weight("per_layer_token_embd") is not None else None
+        per_layer(c, x, width) if width and c.weight("per_layer_token_embd") is not None else None
     )
     for layer in c.shape.layers:
         x = _gemma4_block(c, layer, x, extra, width)
     finish(c, Habit(last_inside=False, keep_hidden=True), x)
 
 
-def _per_layer(c: Context, x: Node, width: int) -> Node:
+def per_layer(c: Context, x: Node, width: int) -> Node:
+    """The embeddings of every block, one after another."""
     rows, count = c.batch.rows, c.shape.trunk
     table, project = c.weight("per_layer_token_embd"), c.weight("per_layer_model_proj")
     if table is None or project is None:
