@@ -604,3 +604,18 @@ def test_who_waited_beyond_the_window_is_planned_first_whatever_its_priority() -
     )
     placed = [a.model for a in make_plan(state).actions if isinstance(a, Reserve)]
     assert placed == ["ns/b"]
+
+
+def test_a_place_is_kept_for_who_waited_beyond_the_window() -> None:
+    """Small models that come and go would otherwise keep a large one out for ever."""
+    large, small = waiting("large", 20, since=NOW - 61), waiting("small", 4)
+    state = cluster(node(), large, small, model("b", 8), runner("b", 8, stage=Stage.STARTING))
+    plan = make_plan(state)
+    assert places(plan) == []
+    assert refusals(plan) == [(Reason.LOAD_IN_PROGRESS, False), (Reason.LOAD_IN_PROGRESS, False)]
+
+
+def test_nothing_is_kept_empty_for_what_strangers_hold() -> None:
+    large, small = waiting("large", 20, since=NOW - 61), waiting("small", 4)
+    plan = make_plan(cluster(node(devices=(device(used=10.0),)), large, small))
+    assert [a.model for a in plan.actions if isinstance(a, Reserve)] == ["ns/small"]

@@ -4,9 +4,11 @@ The only mutable thing in the planner: it starts as the snapshot says and follow
 that the pass decides, so that two decisions of one pass never count the same bytes twice.
 """
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from berth.planner.actions import Action, Drain, Prepare, Refuse, Reserve, Spare, Stop, Wait
 from berth.planner.arithmetic import is_unified, rooms
@@ -42,6 +44,24 @@ class NodeBook:
     unified: frozenset[str]
     loading: frozenset[str] = frozenset()
     """Dims of which a loading runner takes an unknown part: it counts twice, in use and claimed."""
+    _sizes: tuple[int, ...] | None = None
+
+    def sizes(self) -> tuple[int, ...]:
+        """``later`` of every device with memory of its own, the smallest first."""
+        if self._sizes is None:
+            own = (d.uuid for d in self.node.devices if d.uuid not in self.unified)
+            self._sizes = tuple(sorted(self.later(uuid) for uuid in own))
+        return self._sizes
+
+    def widest(self) -> int:
+        """``later`` of the roomiest device; 0 without one."""
+        sizes = self.sizes()
+        return sizes[-1] if sizes else 0
+
+    def change(self, which: Amounts, delta: Mapping[str, int], sign: int) -> None:
+        """Add to (or take off) ``free`` or ``coming``."""
+        self._sizes = None
+        _add(which, delta, sign)
 
     def later(self, dim: str) -> int:
         """Amount free once what is draining or stopping has gone."""
@@ -94,6 +114,16 @@ class Book:
     started: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     """Models whose planning raised: nothing more is decided for them in this pass."""
+    kept_for: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Places (node and device, or HOST) that nobody else gets in this pass, and whose they are."""
+    eligible: dict[object, Any] = field(default_factory=dict)
+    """What ``search`` remembers of the nodes."""
+    lists_models: bool | None = None
+    ranked: dict[str, dict[object, Any]] = field(default_factory=dict)
+    """What ``eviction`` remembers of the runners on each node, until one of them changes."""
+    _index: list[tuple[int, str]] | None = None
+    _unified: list[str] | None = None
+    _takes: dict[str, Amounts] = field(default_factory=dict)
     _books: dict[str, NodeBook] = field(default_factory=dict)
     _groups: dict[str, int] | None = None
     _autoload: frozenset[str] | None = None
@@ -141,6 +171,11 @@ class Book:
             return False
         return self.state.now - since >= self.state.lost_after_s
 
+    def is_pinned(self, runner: Runner) -> bool:
+        """Whether its Model is pinned."""
+        model = self.models.get(runner.model)
+        return model is not None and model.pinned
+
     def live(self, model: str) -> list[Runner]:
         """The model's runners that stay: neither leaving nor lost."""
         return [
@@ -178,6 +213,12 @@ class Book:
 
     def takes(self, runner: Runner, unified: frozenset[str]) -> Amounts:
         """What a ledger entry holds: the larger of claim and measurement in each place."""
+        known = self._takes.get(runner.uid)
+        if known is None:
+            known = self._takes[runner.uid] = self._worked_out(runner, unified)
+        return known
+
+    def _worked_out(self, runner: Runner, unified: frozenset[str]) -> Amounts:
         if runner.stage is Stage.PREPARING:
             return {}  # It claims disk only; once reserved by this pass, `place` has counted it.
         found = amounts(self.nodes[runner.node], runner.claim, unified)
@@ -224,6 +265,31 @@ class Book:
             known = {HOST if place in unified else place for place, _ in runner.measured}
             found |= set(self.takes(runner, unified)) - known - {ALLOCATABLE, PODS}
         return frozenset(found)
+
+    @property
+    def unified_nodes(self) -> list[str]:
+        """Nodes on which a device's memory is the host's, by name."""
+        if self._unified is None:
+            self._unified = [name for name in sorted(self.nodes) if self.at(name).unified]
+        return self._unified
+
+    def device_index(self) -> list[tuple[int, str]]:
+        """``later`` of every device with memory of its own, and its node; the tightest first."""
+        if self._index is None:
+            every = ((size, name) for name in self.nodes for size in self.at(name).sizes())
+            self._index = sorted(every)
+        return self._index
+
+    def _change(self, book: NodeBook, which: Amounts, delta: Mapping[str, int], sign: int) -> None:
+        """Change a node's amounts, and its entries in the index with them."""
+        before = book.sizes() if self._index is not None else ()
+        book.change(which, delta, sign)
+        if self._index is None or before == book.sizes():
+            return
+        for size in before:
+            del self._index[bisect_left(self._index, (size, book.node.name))]
+        for size in book.sizes():
+            insort(self._index, (size, book.node.name))
 
     def _fetching(self, runner: Runner) -> int:
         model = self.models.get(runner.model)
@@ -289,10 +355,15 @@ class Book:
             return
         if runner.node in self._books:
             book = self._books[runner.node]
-            _add(book.coming, self.takes(runner, book.unified), sign)
+            self._change(book, book.coming, self.takes(runner, book.unified), sign)
+        self._forget_ranks(runner)
         if self._groups is not None and runner.stage in _LOADED:
             name = node.policy.name
             self._groups[name] = self._groups.get(name, 0) - sign
+
+    def _forget_ranks(self, runner: Runner) -> None:
+        for sibling in self.by_model.get(runner.model, ()):
+            self.ranked.pop(sibling.node, None)
 
     def place(self, action: Prepare | Reserve) -> None:
         """Note a placement; a reservation is in the ledger from here on."""
@@ -303,7 +374,7 @@ class Book:
             book.disk -= missing_bytes(self.models[action.model], book.node)
             return
         self._reserved_on.add(action.place.node)
-        _add(book.free, amounts(book.node, action.claim, book.unified), -1)
+        self._change(book, book.free, amounts(book.node, action.claim, book.unified), -1)
         if self._groups is not None:
             name = book.node.policy.name
             self._groups[name] = self._groups.get(name, 0) + 1

@@ -62,11 +62,6 @@ def refuse_pinned(book: Book, runner: Runner, model: Model, wish: Wish) -> Reaso
     return Reason.ONLY_PINNED if model.pinned else None
 
 
-def refuse_own(book: Book, runner: Runner, model: Model, wish: Wish) -> Reason | None:
-    """A model does not make room for itself, but for the runner that is being replaced."""
-    return Reason.BUSY if model.key == wish.model.key else None
-
-
 def refuse_unwatched(book: Book, runner: Runner, model: Model, wish: Wish) -> Reason | None:
     """What may be busy unseen is left alone: after an outage, or with a silent agent."""
     if not is_watched(book, runner):
@@ -129,7 +124,6 @@ VictimRule = Callable[[Book, Runner, Model, Wish], Reason | None]
 VICTIM_RULES: tuple[VictimRule, ...] = (
     refuse_pinned,
     refuse_not_up,
-    refuse_own,
     refuse_no_right,
     refuse_unwatched,
     refuse_just_used,
@@ -139,7 +133,11 @@ VICTIM_RULES: tuple[VictimRule, ...] = (
 
 
 def refuse_victim(book: Book, runner: Runner, wish: Wish) -> Reason | None:
-    """Why ``runner`` may not give way to ``wish``; ``None``: it may. First rule that speaks wins."""
+    """Why ``runner`` may not give way to ``wish``; ``None``: it may. First rule that speaks wins.
+
+    The answer depends on the wish's rights (``want``, ``overdue``) alone. That a model does not make
+    room for itself is seen to where the set is made.
+    """
     model = book.models.get(runner.model)
     if model is None:
         return Reason.DELETED  # It is being drained for its own sake.
@@ -172,7 +170,8 @@ def plan_victims(
     """The cheapest complete set of runners on one node whose going makes good what it ``lacks``.
 
     1. What is draining or stopping already counts as room.
-    2. Cheapest first (``Rank``), only those that hold something of what is missing.
+    2. Cheapest first (``Rank``), only those that hold something of what is missing, and none of
+       the model's own but the one that is being replaced.
     3. Then every member that is not needed is dropped again, the dearest first: no set has one
        runner more than it needs.
     4. No set is enough: ``None``, and nobody is touched.
@@ -186,7 +185,7 @@ def plan_victims(
         _subtract(goal, book.takes(wish.replaces, place.unified))
     chosen: list[Runner] = []
     left = dict(goal)
-    for runner in evictable(book, place, wish) if _is_short(left) else ():
+    for _, runner in evictable(book, place, wish) if _is_short(left) else ():
         held = book.takes(runner, place.unified)
         if any(left[dim] > 0 and held.get(dim, 0) > 0 for dim in left):
             chosen.append(runner)
@@ -200,14 +199,22 @@ def _is_short(left: Mapping[str, int]) -> bool:
     return any(size > 0 for size in left.values())
 
 
-def evictable(book: Book, place: NodeBook, wish: Wish) -> list[Runner]:
-    """The node's runners that may give way to ``wish``, the cheapest first."""
-    found = [
-        (rank(book, runner, book.models[runner.model]), runner)
-        for runner in book.by_node.get(place.node.name, ())
-        if refuse_victim(book, runner, wish) is None
-    ]
-    return [runner for _, runner in sorted(found, key=lambda pair: pair[0])]
+def evictable(book: Book, place: NodeBook, wish: Wish) -> list[tuple[Rank, Runner]]:
+    """The node's runners that may give way to ``wish``, with their ranks, the cheapest first.
+
+    Remembered for wishes with the same rights, until one of the runners changes.
+    """
+    name, key = place.node.name, (wish.want, wish.overdue)
+    known = book.ranked.setdefault(name, {})
+    if key not in known:
+        known[key] = sorted(
+            (rank(book, runner, book.models[runner.model]), runner)
+            for runner in book.by_node.get(name, ())
+            if refuse_victim(book, runner, wish) is None
+        )
+    found: list[tuple[Rank, Runner]] = known[key]
+    own = wish.model.key
+    return [pair for pair in found if pair[1].model != own]
 
 
 def _minimal(
@@ -243,12 +250,12 @@ def plan_cap_victims(
     group = [n.name for n in book.state.nodes if n.policy.name == policy.name]
     taken = {runner.uid for runner in gone}
     found = sorted(
-        (rank(book, runner, book.models[runner.model]), runner.uid, runner)
+        pair
         for name in group
-        for runner in evictable(book, book.at(name), wish)
-        if runner.uid not in taken
+        for pair in evictable(book, book.at(name), wish)
+        if pair[1].uid not in taken
     )
-    return tuple(runner for _, _, runner in found[:over]) if len(found) >= over else None
+    return tuple(runner for _, runner in found[:over]) if len(found) >= over else None
 
 
 def dearest(book: Book, victims: Iterable[Runner]) -> tuple[Rank, ...]:

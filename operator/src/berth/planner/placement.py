@@ -1,21 +1,23 @@
 """Where does a wanted model go, who makes room for it, or why does it go nowhere now?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
-from berth.planner.book import Amounts, Book, amounts, is_here, missing_bytes
-from berth.planner.candidates import (
-    Candidate,
-    claim_of,
-    cpu_candidates,
-    gpu_candidates,
-    holds_emptied,
-    refuse_node,
-)
+from berth.planner.book import Amounts, Book, NodeBook, amounts, is_here, missing_bytes
+from berth.planner.candidates import Candidate, claim_of
 from berth.planner.drains import is_admitted
-from berth.planner.eviction import dearest, plan_cap_victims, plan_victims
+from berth.planner.eviction import dearest, evictable, plan_cap_victims, plan_victims
 from berth.planner.refusals import pinned_in_the_way, plan_refusal
-from berth.planner.state import Runner, Stage
+from berth.planner.search import (
+    Search,
+    all_candidates,
+    may_hold,
+    nodes_to_try,
+    open_candidates_on,
+    plan_search,
+)
+from berth.planner.state import HOST, Runner, Stage
 from berth.planner.wishes import Want, Wish, wish_for
 from berth.reasons import Reason
 
@@ -30,7 +32,7 @@ class Offer:
     candidate: Candidate
     takes: Amounts
     how: int
-    price: tuple[object, ...]
+    price: tuple[Any, ...]
     victims: tuple[Runner, ...] = ()
 
 
@@ -42,18 +44,21 @@ def plan_placement(book: Book, wish: Wish) -> None:
     3. Else the place whose complete set of victims is the cheapest.
     4. Files that are not there are fetched first: the Runner is prepared and touches nobody.
     5. Files are missing and every place is taken just now: they are fetched meanwhile.
-    6. Else a refusal with the numbers of each place; final where no wait will help.
+    6. Else a refusal with the numbers of each place; final where no wait will help. Who has waited
+       beyond the fairness window has a place kept for it meanwhile (``plan_keeping``).
     """
     if refuse_restart(book, wish) or waits_for_turn(book, wish):
         return
-    candidates = plan_candidates(book, wish)
-    offer = plan_free_offer(book, wish, candidates) or plan_victim_offer(book, wish, candidates)
+    search = plan_search(book, wish)
+    offer = plan_free_offer(book, search) or plan_victim_offer(book, search)
     if offer is None and wish.prepared is None:
-        offer = _later_offer(book, wish, candidates)
-    if offer is None:
-        book.refuse(plan_refusal(book, wish, candidates))
+        offer = _later_offer(book, search)
+    if offer is not None:
+        _take(book, wish, offer)
         return
-    _take(book, wish, offer)
+    if wish.overdue:
+        plan_keeping(book, search)
+    book.refuse(plan_refusal(book, search))
 
 
 def refuse_restart(book: Book, wish: Wish) -> bool:
@@ -83,67 +88,49 @@ def waits_for_turn(book: Book, wish: Wish) -> bool:
     return wish.replaces is not None and wish.replaces.node in book.rolling
 
 
-def plan_candidates(book: Book, wish: Wish) -> list[Candidate]:
-    """Every place that the model may use and that could hold it emptied.
-
-    The CPU only where no GPU that the model may use could hold it, even emptied: a busy GPU means
-    evict or wait (D1). GPUs of nodes that are merely away just now count as such.
-    """
-    nodes = [node for node in book.state.nodes if _may_use(book, wish, node.name)]
-    found = [c for node in nodes for c in gpu_candidates(book, node, wish)]
-    if found or _gpu_away(book, wish):
-        return found
-    return [
-        candidate
-        for node in nodes
-        for candidate in cpu_candidates(node, wish)
-        if holds_emptied(book.at(node.name), (), candidate.need)
-    ]
-
-
-def _may_use(book: Book, wish: Wish, name: str) -> bool:
-    return refuse_node(book, book.nodes[name], wish) is None
-
-
-def _gpu_away(book: Book, wish: Wish) -> bool:
-    if not any(need.gpus for need in wish.model.needs) or wish.prepared is not None:
-        return False
-    for node in book.state.nodes:
-        no = refuse_node(book, node, wish)
-        if no is None or no.reason not in (Reason.HELD, Reason.NODE_NOT_READY, Reason.NO_AGENT):
-            continue
-        if next(gpu_candidates(book, node, wish), None) is not None:
-            return True
-    return False
-
-
-def plan_free_offer(book: Book, wish: Wish, candidates: list[Candidate]) -> Offer | None:
+def plan_free_offer(book: Book, search: Search) -> Offer | None:
     """The best place that needs no victim.
 
     1. Free now before free once what is leaving has left.
     2. Files there before files to fetch.
     3. The better way to run it (fewer layers on the host).
     4. Measured places before unsure ones, then the tightest fit, then node and device by name.
+
+    The search ends where no node that is left can beat the best place so far.
     """
     best: Offer | None = None
-    for candidate in candidates:
-        place = book.at(candidate.node)
-        takes = amounts(place.node, claim_of(candidate), place.unified)
-        if place.lacks(takes) or not _cap_allows(book, wish, candidate):
+    wish = search.wish
+    for name, left in nodes_to_try(book, search):
+        away = not _has_files(book, wish, name)
+        bound = (NOW, away, 0, False, left or 0, name)
+        if best is not None and bound > best.price[:6]:
+            if left is not None:
+                break
             continue
-        if not _disk_allows(book, wish, candidate):
+        place = book.at(name)
+        if not may_hold(search, place) or not _cap_allows(book, name):
             continue
-        how = NOW if place.holds_now(takes) else COMING
-        left = _left_over(book, candidate, takes)
-        unsure = any(dim in place.unsure for dim in takes)
-        here = _has_files(book, wish, candidate)
-        price = (how, not here, candidate.variant, unsure, left, candidate.node, candidate.devices)
-        if best is None or price < best.price:
-            best = Offer(candidate, takes, how, price)
+        if not _disk_allows(book, wish, name):
+            continue
+        for candidate in open_candidates_on(book, search, name):
+            offer = _free_offer(book, candidate, away)
+            if offer is not None and (best is None or offer.price < best.price):
+                best = offer
     return best
 
 
-def plan_victim_offer(book: Book, wish: Wish, candidates: list[Candidate]) -> Offer | None:
+def _free_offer(book: Book, candidate: Candidate, away: bool) -> Offer | None:
+    place, takes = book.at(candidate.node), takes_of(book, candidate)
+    if place.lacks(takes):
+        return None
+    how = NOW if place.holds_now(takes) else COMING
+    left = _left_over(book, candidate, takes)
+    unsure = any(dim in place.unsure for dim in takes)
+    price = (how, away, candidate.variant, unsure, left, candidate.node, candidate.devices)
+    return Offer(candidate, takes, how, price)
+
+
+def plan_victim_offer(book: Book, search: Search) -> Offer | None:
     """The place with the cheapest complete set of victims, or nothing: then nobody is touched.
 
     1. Sets without a kept-loaded member first.
@@ -151,40 +138,95 @@ def plan_victim_offer(book: Book, wish: Wish, candidates: list[Candidate]) -> Of
     3. The set whose dearest member is the cheapest (``Rank``), then the next dearest …; a set
        that another one begins with is the cheaper.
     4. Then as among free places.
+
+    A node whose cheapest runner is dearer than the best set so far is not looked at.
     """
     best: Offer | None = None
+    wish = search.wish
     if wish.want in (Want.COPY, Want.AUTOLOAD, Want.BEGUN):
         return None
-    for candidate in candidates:
-        place = book.at(candidate.node)
-        takes = amounts(place.node, claim_of(candidate), place.unified)
-        if not _disk_allows(book, wish, candidate):
+    for name in search.eligible.nodes:
+        place = book.at(name)
+        away = not _has_files(book, wish, name)
+        bound = _cheapest(book, place, search, away)
+        if bound is None or (best is not None and bound >= best.price[:3]):
             continue
-        victims = plan_victims(book, place, place.lacks(takes), wish)
-        extra = None if victims is None else plan_cap_victims(book, place, wish, victims)
-        if victims is None or extra is None:
+        if not _disk_allows(book, wish, name):
             continue
-        ranks = dearest(book, victims + extra)
-        worst = ranks[0].worth if ranks else 0
-        here = _has_files(book, wish, candidate)
-        left = _left_over(book, candidate, takes)
-        price = (worst, not here, ranks, candidate.variant, left, candidate.node, candidate.devices)
-        if best is None or price < best.price:
-            best = Offer(candidate, takes, VICTIMS, price, victims + extra)
+        for candidate in open_candidates_on(book, search, name):
+            offer = _victim_offer(book, wish, candidate, away)
+            if offer is not None and (best is None or offer.price < best.price):
+                best = offer
     return best
 
 
-def _later_offer(book: Book, wish: Wish, candidates: list[Candidate]) -> Offer | None:
+def _cheapest(book: Book, place: NodeBook, search: Search, away: bool) -> tuple[Any, ...] | None:
+    """A price that no set on the node goes below; ``None`` where there is no set at all."""
+    wish = search.wish
+    replaces = wish.replaces is not None and wish.replaces.node == place.node.name
+    if replaces or (may_hold(search, place) and place.node.policy.max_runners > 0):
+        return (0, away, ())
+    found = evictable(book, place, wish)
+    return (found[0][0].worth, away, (found[0][0],)) if found else None
+
+
+def _victim_offer(book: Book, wish: Wish, candidate: Candidate, away: bool) -> Offer | None:
+    place, takes = book.at(candidate.node), takes_of(book, candidate)
+    victims = plan_victims(book, place, place.lacks(takes), wish)
+    extra = None if victims is None else plan_cap_victims(book, place, wish, victims)
+    if victims is None or extra is None:
+        return None
+    ranks = dearest(book, victims + extra)
+    worst = ranks[0].worth if ranks else 0
+    left = _left_over(book, candidate, takes)
+    price = (worst, away, ranks, candidate.variant, left, candidate.node, candidate.devices)
+    return Offer(candidate, takes, VICTIMS, price, victims + extra)
+
+
+def plan_keeping(book: Book, search: Search) -> None:
+    """Keep a place for who has waited beyond the fairness window, until it is free.
+
+    1. Only a place that would do once every runner of ours that may ever give way has gone:
+       nothing is kept empty for what strangers or pinned models hold.
+    2. The one that lacks least; then by name. Only others who are overdue may still take it.
+    """
+    best: tuple[int, str, tuple[str, ...]] | None = None
+    for candidate in all_candidates(book, search):
+        place, takes = book.at(candidate.node), takes_of(book, candidate)
+        lacks = place.lacks(takes)
+        held = [
+            book.takes(runner, place.unified)
+            for runner in book.by_node.get(candidate.node, ())
+            if not book.is_leaving(runner) and not book.is_pinned(runner)
+        ]
+        if any(short > sum(one.get(dim, 0) for one in held) for dim, short in lacks.items()):
+            continue
+        found = (sum(lacks.values()), candidate.node, candidate.devices)
+        best = found if best is None else min(best, found)
+    if best is not None:
+        for dim in best[2] or (HOST,):
+            book.kept_for[best[1], dim] = search.wish.model.key
+
+
+def _later_offer(book: Book, search: Search) -> Offer | None:
     """Where files could be fetched while every place is taken: one not pinned full, by name."""
-    for candidate in sorted(candidates, key=lambda c: (c.variant, c.node, c.devices)):
-        place = book.at(candidate.node)
-        takes = amounts(place.node, claim_of(candidate), place.unified)
-        if _has_files(book, wish, candidate) or not _disk_allows(book, wish, candidate):
+    wish = search.wish
+    if wish.want is not Want.WAITING or not wish.model.files:
+        return None
+    for name in search.eligible.nodes:
+        if _has_files(book, wish, name) or not _disk_allows(book, wish, name):
             continue
-        if wish.want is not Want.WAITING or pinned_in_the_way(book, candidate, takes):
-            continue
-        return Offer(candidate, takes, LATER, ())
+        for candidate in open_candidates_on(book, search, name):
+            takes = takes_of(book, candidate)
+            if not pinned_in_the_way(book, candidate, takes):
+                return Offer(candidate, takes, LATER, ())
     return None
+
+
+def takes_of(book: Book, candidate: Candidate) -> Amounts:
+    """What a runner on the place would take of its node."""
+    place = book.at(candidate.node)
+    return amounts(place.node, claim_of(candidate), place.unified)
 
 
 def _left_over(book: Book, candidate: Candidate, takes: Amounts) -> int:
@@ -193,21 +235,19 @@ def _left_over(book: Book, candidate: Candidate, takes: Amounts) -> int:
     return sum(place.later(dim) - takes.get(dim, 0) for dim in dims)
 
 
-def _cap_allows(book: Book, wish: Wish, candidate: Candidate) -> bool:
-    policy = book.nodes[candidate.node].policy
-    if policy.max_runners <= 0:
+def _cap_allows(book: Book, name: str) -> bool:
+    policy = book.nodes[name].policy
+    return policy.max_runners <= 0 or book.group_size(policy.name) < policy.max_runners
+
+
+def _has_files(book: Book, wish: Wish, name: str) -> bool:
+    return wish.prepared is not None or is_here(wish.model, book.nodes[name])
+
+
+def _disk_allows(book: Book, wish: Wish, name: str) -> bool:
+    if wish.prepared is not None or not wish.model.files:
         return True
-    return book.group_size(policy.name) < policy.max_runners
-
-
-def _has_files(book: Book, wish: Wish, candidate: Candidate) -> bool:
-    return wish.prepared is not None or is_here(wish.model, book.nodes[candidate.node])
-
-
-def _disk_allows(book: Book, wish: Wish, candidate: Candidate) -> bool:
-    if wish.prepared is not None:
-        return True
-    place = book.at(candidate.node)
+    place = book.at(name)
     return missing_bytes(wish.model, place.node) <= max(0, place.disk)
 
 
@@ -216,7 +256,7 @@ def _take(book: Book, wish: Wish, offer: Offer) -> None:
     candidate = offer.candidate
     place = Place(candidate.node, candidate.devices)
     claim, key = claim_of(candidate), wish.model.key
-    if not _has_files(book, wish, candidate):
+    if not _has_files(book, wish, candidate.node):
         ordinal, attempt = plan_name(book, wish)
         book.place(Prepare(key, place, claim, candidate.need, ordinal, attempt))
         return

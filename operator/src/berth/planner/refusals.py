@@ -11,16 +11,18 @@ from berth.planner.candidates import (
     claim_of,
     gpu_candidates,
     holds_emptied,
-    refuse_node,
     usable_devices,
 )
 from berth.planner.eviction import is_in_use
+from berth.planner.search import Search, candidates_on, is_kept, roomiest
 from berth.planner.state import HOST, Need, Node, Runner, Stage
 from berth.planner.wishes import Wish
 from berth.reasons import Reason
 from berth.units import Bytes, show_bytes
 
 MOST_PLACES = 16
+MOST_NODES = 64
+"""Nodes looked at for the numbers of one refusal, the roomiest."""
 
 TOLD_FIRST = (
     Reason.HELD,
@@ -38,7 +40,7 @@ TOLD_FIRST = (
 """Of several reasons that may end by themselves, the one told: the sooner it ends, the earlier."""
 
 
-def plan_refusal(book: Book, wish: Wish, candidates: Sequence[Candidate]) -> Refuse:
+def plan_refusal(book: Book, search: Search) -> Refuse:
     """The refusal of a wish that found no place.
 
     1. Places that could hold the model emptied: why each does not now. Pinned models alone in the
@@ -48,19 +50,52 @@ def plan_refusal(book: Book, wish: Wish, candidates: Sequence[Candidate]) -> Ref
     3. Places that could never hold it: InsufficientCapacity where nothing else is left, final.
     4. No node left at all: the hardest reason of the nodes, final (no such node, no such device,
        no CPU runners).
-    5. At most 16 places, one example, the roomiest, for each reason and size of place.
+    5. At most 16 places, one example, the roomiest, for each reason and size of place. Of a large
+       fleet the roomiest nodes are looked at; more only until one is found that may be had later.
     """
-    taken = [_why_taken(book, wish, candidate) for candidate in candidates]
-    nodes = [_node_no(book, node, wish) for node in book.state.nodes]
-    away = [no for no in nodes if no is not None and no.reason not in HARD | {Reason.NEVER_FITS}]
+    wish = search.wish
+    taken = _taken(book, search)
+    nodes = _node_nos(book, search, has_places=bool(taken))
+    away = [no for no in nodes if no.reason not in HARD | {Reason.NEVER_FITS}]
     passing = [no for no in taken if no.reason is not Reason.ONLY_PINNED] + away
-    every = [*taken, *(no for no in nodes if no is not None)]
+    every = [*taken, *nodes]
     places = grouped(every)
     if passing:
         reason = min((no.reason for no in passing), key=_told)
-        return Refuse(wish.model.key, reason, _sentence(book, wish, reason, passing), places)
+        return Refuse(wish.model.key, reason, _sentence(wish, reason, passing), places)
     reason = Reason.ONLY_PINNED if taken else _hardest(every)
-    return Refuse(wish.model.key, reason, _sentence(book, wish, reason, every), places, final=True)
+    return Refuse(wish.model.key, reason, _sentence(wish, reason, every), places, final=True)
+
+
+def _taken(book: Book, search: Search) -> list[PlaceNo]:
+    """Why the places of eligible nodes are not to be had, the roomiest nodes first."""
+    found: list[PlaceNo] = []
+    for count, name in enumerate(roomiest(book, search)):
+        if count >= MOST_NODES and any(no.reason is not Reason.ONLY_PINNED for no in found):
+            break
+        found += [_why_taken(book, search, c) for c in candidates_on(book, search, name)]
+    return found
+
+
+def _node_nos(book: Book, search: Search, *, has_places: bool) -> list[PlaceNo]:
+    """Why nodes offer no place at all; of those that are merely away a few examples do, and of a
+    large fleet nodes that are too small are not told where others are large enough."""
+    found: list[PlaceNo] = []
+    soft = 0
+    for no in search.eligible.refused:
+        if no.reason in HARD:
+            found.append(no)
+        elif soft < MOST_NODES:
+            never = _never(book, book.nodes[no.node], search.wish)
+            soft += never is None
+            found.append(never or no)
+    if has_places and len(search.eligible.nodes) > MOST_NODES:
+        return found
+    for name in search.eligible.nodes:
+        if next(candidates_on(book, search, name), None) is None:
+            never = _never(book, book.nodes[name], search.wish)
+            found += [never] if never is not None else []
+    return found
 
 
 def _told(reason: Reason) -> int:
@@ -73,17 +108,6 @@ def _hardest(every: Sequence[PlaceNo]) -> Reason:
         if reason in reasons:
             return reason
     return Reason.NO_NODE
-
-
-def _node_no(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
-    """Why a node offers no candidate; ``None`` where it does."""
-    no = refuse_node(book, node, wish)
-    if no is not None and no.reason in HARD:
-        return no
-    never = _never(book, node, wish)
-    if never is not None:
-        return never
-    return no
 
 
 def _never(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
@@ -123,18 +147,21 @@ def _short(emptied: Amounts, node: Node, device: str, takes: Amounts) -> PlaceNo
     return PlaceNo(node.name, device, Reason.NEVER_FITS, need, have, have, message)
 
 
-def _why_taken(book: Book, wish: Wish, candidate: Candidate) -> PlaceNo:
+def _why_taken(book: Book, search: Search, candidate: Candidate) -> PlaceNo:
     """Why a place that could hold the model does not now."""
     place = book.at(candidate.node)
     takes = amounts(place.node, claim_of(candidate), place.unified)
     device = device_name(place.node, candidate.devices)
+    if is_kept(book, candidate) and not search.wish.overdue:
+        message = "kept for a model that has waited longer"
+        return PlaceNo(candidate.node, device, Reason.LOAD_IN_PROGRESS, message=message)
     lacks = place.lacks(takes)
     if not lacks:
-        return _other_than_memory(book, wish, candidate, device)
+        return _other_than_memory(book, search.wish, candidate, device)
     dim = max(lacks, key=lambda d: (d not in (ALLOCATABLE, PODS), lacks[d], d))
     need, have = Bytes(takes[dim]), Bytes(max(0, place.later(dim)))
     size = Bytes(max(0, place.emptied.get(dim, 0)))
-    reason = _in_the_way(book, wish, candidate, takes)
+    reason = _in_the_way(book, candidate, takes)
     if reason is Reason.MEMORY and dim in (HOST, ALLOCATABLE):
         reason = Reason.HOST_MEMORY
     if dim == PODS:
@@ -156,7 +183,7 @@ def _other_than_memory(book: Book, wish: Wish, candidate: Candidate, device: str
     return PlaceNo(node.name, device, Reason.DISK_FULL, Bytes(missing), free, message=message)
 
 
-def _in_the_way(book: Book, wish: Wish, candidate: Candidate, takes: Amounts) -> Reason:
+def _in_the_way(book: Book, candidate: Candidate, takes: Amounts) -> Reason:
     """Whose bytes are in the way: pinned models', running requests', loads', or strangers'."""
     if pinned_in_the_way(book, candidate, takes):
         return Reason.ONLY_PINNED
@@ -219,7 +246,7 @@ def grouped(every: Iterable[PlaceNo]) -> tuple[PlaceNo, ...]:
     return tuple(ordered[:MOST_PLACES])
 
 
-def _sentence(book: Book, wish: Wish, reason: Reason, nos: Sequence[PlaceNo]) -> str:
+def _sentence(wish: Wish, reason: Reason, nos: Sequence[PlaceNo]) -> str:
     """One sentence with names and numbers: what was wanted, the best place, and what is in the way."""
     name = short_name(wish.model.key)
     told = [no for no in nos if no.reason is reason]
