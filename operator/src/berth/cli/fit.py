@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from berth.api.profile import ProfileFields
 from berth.cli.errors import CommandError
+from berth.cli.fit_vllm import report, settings_of
 from berth.estimator import Device, Estimate, Host, Settings
 from berth.facts import Facts
 from berth.headers import HeaderError, HeaderRequest, HubSource, PathSource, UrlSource
@@ -100,7 +101,12 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         raise CommandError(
             "read --gpus", wrong=f"{options['gpus']!r} is not N[xSIZE]", todo="write e.g. 2x24GiB"
         )
-    subject = _subject(options, ctx.obj)
+    read = [_read(source, options) for source in options["sources"]]
+    tensors = next((facts for facts in read if facts.format == "safetensors"), None)
+    if tensors is not None:
+        click.echo(_vllm(tensors, options, ctx.obj))
+        return
+    subject = _subject(read, options, ctx.obj)
     try:
         found = subject.estimate(subject.settings)
     except ValueError as err:
@@ -116,9 +122,14 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         click.echo(_words(subject, found, largest, options["memory"]))
 
 
-def _subject(options: dict[str, Any], words: Sequence[str] | None) -> Subject:
+def _vllm(facts: Facts, options: dict[str, Any], words: Sequence[str] | None) -> str:
+    cards = _devices(options["gpus"], None)
+    settings = settings_of(facts, words, _profile_row(options), len(cards))
+    return report(facts, settings, card=cards[0].memory if cards else 0, as_json=options["as_json"])
+
+
+def _subject(read: list[Facts], options: dict[str, Any], words: Sequence[str] | None) -> Subject:
     line = _command_line(words) if words is not None else None
-    read = [_read(source, options) for source in options["sources"]]
     models = [facts for facts in read if facts.kind == "model"]
     projectors = [facts for facts in read if facts.kind == "mmproj"]
     adapters = [facts for facts in read if facts.kind == "adapter"]
@@ -170,21 +181,30 @@ def _read(source: str, options: dict[str, Any]) -> Facts:
         ) from err
 
 
-def _profile_settings(facts: Facts, options: dict[str, Any]) -> Settings:
-    """The settings that Berth would start the model with under this profile."""
+def _profile_row(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the profile's file, with those of ``--set`` over them."""
     row: dict[str, Any] = {}
     if options["profile_file"]:
         loaded = yaml.safe_load(Path(options["profile_file"]).read_text(encoding="utf-8")) or {}
         row = dict(loaded.get("spec") or loaded)
     for pair in options["sets"]:
-        key, _, value = pair.partition("=")
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise CommandError(
+                "read --set", wrong=f"{pair!r} is not KEY=VALUE", todo="write e.g. parallel=2"
+            )
         inner = row
         *parents, last = key.split(".")
         for parent in parents:
             inner = inner.setdefault(parent, {})
         inner[last] = yaml.safe_load(value)
+    return row
+
+
+def _profile_settings(facts: Facts, options: dict[str, Any]) -> Settings:
+    """The settings that Berth would start the model with under this profile."""
     try:
-        return RUNTIME.settings(facts, ProfileFields.model_validate(row))
+        return RUNTIME.settings(facts, ProfileFields.model_validate(_profile_row(options)))
     except (ValidationError, ValueError) as err:
         raise CommandError("read the profile", wrong=str(err), todo="correct the field") from err
 

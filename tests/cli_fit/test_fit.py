@@ -1,0 +1,116 @@
+"""What ``berth fit`` says, to people and to programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from berth.cli.main import main
+from headers.written import gguf, llama, safetensors, weights
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(llama(), weights()))
+    return str(path)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["fit", *words])
+
+
+def priced(*words: str) -> dict[str, Any]:
+    found = run(*words)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.output)  # type: ignore[no-any-return]
+
+
+def test_json_has_the_documented_shape(model: str) -> None:
+    row = priced(model, "--json", "--", "-c", "512", "-np", "1", "-cram", "0", "-ctxcp", "0")
+    assert set(row) == {"buffers", "needs", "total", "sure", "notes"}
+    assert set(row["buffers"]["CPU"]) == {"model", "context", "compute", "output"}
+    assert row["buffers"]["CPU"]["model"] == sum(nbytes for *_, nbytes in weights())
+    assert row["buffers"]["CPU"]["context"] == 2 * 2 * 2 * 16 * 512 * 2
+    assert row["needs"]["devices"] == []
+    assert row["total"] == row["needs"]["host"]
+
+
+def test_a_pasted_line_has_the_engines_defaults_and_a_profile_has_ours(model: str) -> None:
+    pasted, ours = priced(model, "--json", "--", "llama-server"), priced(model, "--json")
+    assert pasted["needs"]["host"] - ours["needs"]["host"] >= 8192 << 20
+
+
+def test_devices_are_priced_one_by_one(model: str) -> None:
+    row = priced(model, "--gpus", "2x24GiB", "--json", "--", "-ngl", "99", "-c", "512", "-np", "1")
+    assert set(row["buffers"]) == {"CPU", "GPU0", "GPU1"}
+    assert len(row["needs"]["devices"]) == 2
+    assert row["total"] == row["needs"]["host"] + sum(row["needs"]["devices"])
+
+
+def test_device_none_leaves_the_cards_alone(model: str) -> None:
+    assert priced(model, "--gpus", "1", "--json", "--", "-dev", "none")["needs"]["devices"] == []
+
+
+def test_people_get_a_table_a_sentence_and_the_largest_context(model: str) -> None:
+    found = run(model, "--set", "contextLength=512", "--memory", "64MiB")
+    assert found.exit_code == 0
+    assert "CPU" in found.output
+    assert "for 512 tokens of context (weights" in found.output
+    assert "In 64MiB fits" in found.output
+
+
+def test_a_profile_file_is_read(model: str, tmp_path: Path) -> None:
+    profile = tmp_path / "p.yaml"
+    profile.write_text(
+        "kind: Profile\nspec: {contextLength: 256, parallel: 2, kvCacheType: {k: q8_0, v: q8_0}}\n"
+    )
+    row = priced(model, "--profile", str(profile), "--json")
+    assert row["buffers"]["CPU"]["context"] == 2 * 2 * (32 * 512 * 34 // 32)
+
+
+def test_a_safetensors_folder_is_priced_for_vllm(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(
+        safetensors({"lm_head.weight": ("BF16", (128, 64), 16384)})
+    )
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "max_position_embeddings": 1024, "vocab_size": 128, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    row = priced(
+        str(tmp_path),
+        "--gpus",
+        "1x24GiB",
+        "--json",
+        "--",
+        "vllm",
+        "serve",
+        "m",
+        "--max-model-len",
+        "512",
+    )
+    assert row["kvCacheMemoryBytes"] == 512 * 2 * 64 * 2 * 2
+    assert 0 < row["gpuMemoryUtilization"] < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/no/such.gguf"], "SourceNotFound"),
+        (["MODEL", "--gpus", "many"], "is not N[xSIZE]"),
+        (["MODEL", "--", "-ctk", "q3_1"], "'q3_1' is no cache type"),
+        (["MODEL", "--", "-c", "many"], "-c many"),
+        (["MODEL", "--", "-ot", "nothing"], "is not PATTERN=BUFFER"),
+        (["MODEL", "--set", "parallel"], "is not KEY=VALUE"),
+        (["MODEL", "--set", "parallel=-1"], "parallel"),
+        (["MODEL", "MODEL"], "2 of them are models"),
+    ],
+)
+def test_errors_say_what_and_what_to_do(model: str, words: list[str], said: str) -> None:
+    found = run(*(model if word == "MODEL" else word for word in words))
+    assert found.exit_code == 1
+    assert said in found.output
+    assert "To mend it" in found.output
