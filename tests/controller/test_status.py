@@ -204,7 +204,7 @@ def test_a_blocked_model_says_where_it_is_stuck() -> None:
 
 
 def test_the_pass_that_first_sees_a_runner_up_notes_how_long_it_took() -> None:
-    raw = runner(meta={"creationTimestamp": timestamp(NOW - 12)})
+    raw = runner(status={"started": timestamp(NOW - 12)})
     (entry,) = entries(store(runners=[raw], pods=[pod()], nodes=[node()]), Sightings(), NOW)
     report = runner_report(entry, NOW)
     assert report is not None

@@ -1,7 +1,7 @@
 """What is the cluster's state, in the planner's words? Objects and sightings in, one value out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from berth.api.model import Model as ModelObject
 from berth.controller.history import History
@@ -9,6 +9,7 @@ from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
 from berth.controller.observe_runners import Entry, entries, observe_runners
 from berth.controller.priced import Priced
+from berth.controller.returning import Returning
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
 from berth.planner.state import HOST, Claim, Runner, Stage, State
@@ -21,6 +22,7 @@ class Remembered:
 
     history: History
     sightings: Sightings = field(default_factory=Sightings)
+    returning: Returning = field(default_factory=Returning)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,12 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         history.adopt(model)
     found = entries(store, sightings, now)
     failed_now = tuple(entry for entry in found if _count_failure(entry, history, now))
-    runners = observe_runners(found, sightings, now)
+    runners = tuple(
+        _with_memory(runner, remembered.returning)
+        for runner in observe_runners(found, sightings, now)
+    )
+    nodes = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
+    remembered.returning.note(runners, nodes, now)
     history.saw_runners({r.uid: (r.node, _devices(r)) for r in runners}, now)
     for runner in runners:
         _measure(runner, history)
@@ -87,7 +94,7 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
     state = State(
         now=now,
         epoch=frame.epoch,
-        nodes=observe_nodes(store, sightings, now, host_reserve=frame.host_reserve),
+        nodes=tuple(remembered.returning.corrected(node) for node in nodes),
         models=models,
         runners=runners,
         healthy_since=frame.healthy_since,
@@ -98,6 +105,13 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         drain_quiet_s=frame.drain_quiet_s,
     )
     return Observation(state, tuple(found), objects, failed_now)
+
+
+def _with_memory(runner: Runner, returning: Returning) -> Runner:
+    """A pod whose Runner is gone has nobody to report what it holds: what it held then counts."""
+    if runner.measured or runner.stage is not Stage.STOPPING:
+        return runner
+    return replace(runner, measured=returning.held(runner.uid))
 
 
 def _devices(runner: Runner) -> tuple[str, ...]:

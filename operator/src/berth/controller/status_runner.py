@@ -31,7 +31,8 @@ def runner_report(entry: Entry, now: float) -> RunnerReport | None:
     came_up = entry.stage is Stage.UP and before.up_since is None
     load_s = before.load_seconds
     if came_up:
-        load_s = max(0, round(now - _moment(runner.metadata.creation_timestamp, now)))
+        # From the start of its pod: how long a load takes once it has its room and its files.
+        load_s = max(0, round(now - _moment(started or "", now)))
     routed = entry.stage is Stage.UP and pod is not None and pod.ready and pod.ip
     status = RunnerStatus(
         conditions=_conditions(entry, runner, now),
