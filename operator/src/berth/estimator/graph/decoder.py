@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from berth.estimator.graph import blocks as b
 from berth.estimator.graph.context import Context
+from berth.estimator.graph.experts import experts
 from berth.estimator.graph.tensor import Node, like, mul_mat, reshape
 from berth.estimator.shape import Layer
 
@@ -179,7 +180,7 @@ def mixture_or_dense(c: Context, habit: Habit, number: int, normed: Node) -> Nod
         return b.feed_forward(c, normed, number, act=habit.act)
     gating = {2: "sigmoid"}.get(c.number("expert_gating_func"), habit.gating)
     scale = c.real("expert_weights_scale") if habit.expert_scale else 0.0
-    cur = b.experts(c, normed, number, norm_weights=habit.norm_weights, scale=scale, gating=gating)
+    cur = experts(c, normed, number, norm_weights=habit.norm_weights, scale=scale, gating=gating)
     if c.weight("ffn_up_shexp", number) is None:
         return cur
     shared = b.feed_forward(

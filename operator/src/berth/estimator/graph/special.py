@@ -3,6 +3,7 @@
 from berth.estimator.graph import blocks as b
 from berth.estimator.graph.context import Context, NoGraph
 from berth.estimator.graph.decoder import Habit, finish, mixture_or_dense, rope_factors
+from berth.estimator.graph.experts import experts
 from berth.estimator.graph.tensor import (
     Node,
     concat,
@@ -163,7 +164,7 @@ def _gemma4_feed(c: Context, number: int, middle: Node) -> Node:
     router = like("mul", router, gate) if gate is not None else router
     weight = c.weight("ffn_gate_inp", number)
     assert weight is not None
-    mixed = b.experts(c, mixed, number, logits=mul_mat(weight, router))
+    mixed = experts(c, mixed, number, logits=mul_mat(weight, router))
     return like("add", dense, b.norm(mixed, c.weight("post_ffw_norm_2", number)))
 
 
@@ -217,7 +218,7 @@ def _encoder_block(c: Context, layer: Layer, x: Node, *, last: bool) -> Node:
     )
     middle = cur
     if c.weight("ffn_gate_inp", number) is not None:
-        cur = b.experts(c, cur, number, norm_weights=False, act="plain")
+        cur = experts(c, cur, number, norm_weights=False, act="plain")
     else:
         cur = b.feed_forward(
             c, cur, number, act="plain" if c.shape.architecture in PLAIN_ENCODERS else "gated"
