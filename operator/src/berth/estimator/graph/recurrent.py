@@ -55,52 +55,20 @@ def _part(c: Context, name: str, ids: Node, count: int) -> Node:
 def mamba1(c: Context, layer: Layer, x: Node) -> Node:
     """A Mamba block."""
     number, sequences = layer.number, c.batch.sequences
-    tokens = c.batch.rows // sequences
-    kernel, inner, state = (
-        c.positive("ssm.conv_kernel"),
-        c.positive("ssm.inner_size"),
-        c.positive("ssm.state_size"),
-    )
-    rank = c.positive("ssm.time_step_rank")
-    shifted = c.state(layer, "r")
-    conv = reshape(states(c, shifted), kernel - 1, inner, sequences)
+    tokens, inner = c.batch.rows // sequences, c.positive("ssm.inner_size")
+    state = c.positive("ssm.state_size")
     x = reshape(x, x.ne[0], tokens, sequences)
-    both = b.linear(c, x, "ssm_in", number)
-    part = view(both, (inner, both.ne[1], both.ne[2]), both.nb[1:3])
-    z = view(both, (inner, both.ne[1], both.ne[2]), both.nb[1:3])
-    window = concat(conv, transpose(part), 0)
-    last = view(window, (kernel - 1, inner, sequences), window.nb[1:3])
-    c.expand(copy_into(last, view(shifted, ((kernel - 1) * inner * sequences,))))
-    x = _conv(c, window, number, inner, tokens, sequences)
-    low = b.linear(c, x, "ssm_x", number)
-    dt = view(low, (rank, tokens, sequences), low.nb[1:3])
-    key = view(low, (state, 1, tokens, sequences), (4 * state, low.nb[1], low.nb[2]))
-    query = view(low, (state, 1, tokens, sequences), (4 * state, low.nb[1], low.nb[2]))
-    if c.weight("ssm_dt_norm", number) is not None or c.facts.hparams.get("ssm.dt_b_c_rms"):
-        dt, key, query = (
-            b.norm(one, c.weight(f"ssm_{name}_norm", number))
-            for name, one in (("dt", dt), ("b", key), ("c", query))
-        )
-    else:
-        dt = cont(dt)
-    dt = b.linear(c, dt, "ssm_dt", number)
-    before, decay = x, c.weight("ssm_a", number, "")
-    x = reshape(x, 1, inner, tokens, sequences)
+    x, z = _mamba1_inner(c, layer, x)
+    dt, key, query = _mamba1_steps(c, number, x)
+    decay, skip = c.weight("ssm_a", number, ""), c.weight("ssm_d", number, "")
+    if decay is None or skip is None:
+        raise NoGraph("ssm_a")
+    before, x = x, reshape(x, 1, inner, tokens, sequences)
 
     def scan(table: Node, ids: Node) -> Node:
         rows = reshape(table, state, 1, inner, table.ne[1])
-        assert decay is not None
-        return made(
-            "ssm_scan",
-            (x.elements + state * inner * sequences,),
-            rows,
-            x,
-            dt,
-            decay,
-            key,
-            query,
-            ids,
-        )
+        size = (x.elements + state * inner * sequences,)
+        return made("ssm_scan", size, rows, x, dt, decay, key, query, ids)
 
     carried = c.state(layer, "s")
     y = states(c, carried, scan)
@@ -110,12 +78,41 @@ def mamba1(c: Context, layer: Layer, x: Node) -> Node:
         )
     )
     out = view(y, (inner, tokens, sequences), x.nb[2:4])
-    skip = c.weight("ssm_d", number, "")
-    assert skip is not None
     out = like("add", out, like("mul", before, skip))
-    out = glu(cont(z), out)
-    out = b.linear(c, out, "ssm_out", number)
+    out = b.linear(c, glu(cont(z), out), "ssm_out", number)
     return reshape(out, out.ne[0], tokens * sequences)
+
+
+def _mamba1_inner(c: Context, layer: Layer, x: Node) -> tuple[Node, Node]:
+    """The shifted and convolved half of the inner rows, and the gating half."""
+    number, sequences = layer.number, c.batch.sequences
+    kernel, inner = c.positive("ssm.conv_kernel"), c.positive("ssm.inner_size")
+    shifted = c.state(layer, "r")
+    conv = reshape(states(c, shifted), kernel - 1, inner, sequences)
+    both = b.linear(c, x, "ssm_in", number)
+    part = view(both, (inner, both.ne[1], both.ne[2]), both.nb[1:3])
+    z = view(both, (inner, both.ne[1], both.ne[2]), both.nb[1:3])
+    window = concat(conv, transpose(part), 0)
+    last = view(window, (kernel - 1, inner, sequences), window.nb[1:3])
+    c.expand(copy_into(last, view(shifted, ((kernel - 1) * inner * sequences,))))
+    return _conv(c, window, number, inner, x.ne[1], sequences), z
+
+
+def _mamba1_steps(c: Context, number: int, x: Node) -> tuple[Node, Node, Node]:
+    """How far each row steps, and with which keys and queries."""
+    rank, state = c.positive("ssm.time_step_rank"), c.positive("ssm.state_size")
+    tokens, sequences = x.ne[1], x.ne[2]
+    low = b.linear(c, x, "ssm_x", number)
+    dt = view(low, (rank, tokens, sequences), low.nb[1:3])
+    key = view(low, (state, 1, tokens, sequences), (4 * state, low.nb[1], low.nb[2]))
+    query = view(low, (state, 1, tokens, sequences), (4 * state, low.nb[1], low.nb[2]))
+    if c.weight("ssm_dt_norm", number) is not None or c.facts.hparams.get("ssm.dt_b_c_rms"):
+        dt = b.norm(dt, c.weight("ssm_dt_norm", number))
+        key = b.norm(key, c.weight("ssm_b_norm", number))
+        query = b.norm(query, c.weight("ssm_c_norm", number))
+    else:
+        dt = cont(dt)
+    return b.linear(c, dt, "ssm_dt", number), key, query
 
 
 def _conv(c: Context, window: Node, number: int, width: int, tokens: int, sequences: int) -> Node:
@@ -130,14 +127,39 @@ def _conv(c: Context, window: Node, number: int, width: int, tokens: int, sequen
 def mamba2(c: Context, layer: Layer, x: Node) -> Node:
     """A Mamba-2 block."""
     number, sequences = layer.number, c.batch.sequences
-    tokens = c.batch.rows // sequences
-    kernel, inner, state = (
-        c.positive("ssm.conv_kernel"),
-        c.positive("ssm.inner_size"),
-        c.positive("ssm.state_size"),
-    )
-    heads, groups = c.positive("ssm.time_step_rank"), c.positive("ssm.group_count")
-    head, mixed = inner // heads, inner + 2 * groups * state
+    tokens, inner = c.batch.rows // sequences, c.positive("ssm.inner_size")
+    state, heads = c.positive("ssm.state_size"), c.positive("ssm.time_step_rank")
+    groups, head = c.positive("ssm.group_count"), inner // heads
+    inner_rows, z, dt = _mamba2_inner(c, layer, x, head)
+    x = view(inner_rows, (head, heads, tokens, sequences), (4 * head, *inner_rows.nb[1:3]))
+    key = view(inner_rows, (state, groups, tokens, sequences), (4 * state, *inner_rows.nb[1:3]))
+    query = view(inner_rows, (state, groups, tokens, sequences), (4 * state, *inner_rows.nb[1:3]))
+    bias, decay = c.weight("ssm_dt", number, "bias"), c.weight("ssm_a", number, "")
+    if bias is None or decay is None:
+        raise NoGraph("ssm_dt")
+    dt = like("add", cont(dt), bias)
+
+    def scan(table: Node, ids: Node) -> Node:
+        rows = reshape(table, state, head, heads, table.ne[1])
+        size = (x.elements + state * head * heads * ids.ne[0],)
+        return made("ssm_scan", size, rows, x, dt, decay, key, query, ids)
+
+    carried = c.state(layer, "s")
+    y = states(c, carried, scan)
+    size = state * inner
+    target = view(carried, (size, sequences, 1), (carried.nb[1], carried.nb[1]))
+    c.expand(copy_into(view(y, (size, sequences, 1), (4 * size, 4 * size * sequences)), target))
+    row = x.nb[1]
+    out = view(y, (head, heads, tokens, sequences), (row, heads * row, tokens * heads * row))
+    return _mamba2_out(c, number, out, x, z)
+
+
+def _mamba2_inner(c: Context, layer: Layer, x: Node, head: int) -> tuple[Node, Node, Node]:
+    """The convolved inner rows, the gate and the steps."""
+    number, sequences = layer.number, c.batch.sequences
+    tokens, inner = c.batch.rows // sequences, c.positive("ssm.inner_size")
+    kernel, heads = c.positive("ssm.conv_kernel"), c.positive("ssm.time_step_rank")
+    mixed = inner + 2 * c.positive("ssm.group_count") * c.positive("ssm.state_size")
     shifted = c.state(layer, "r")
     conv = reshape(states(c, shifted), kernel - 1, mixed, sequences)
     both = b.linear(c, x, "ssm_in", number)
@@ -148,35 +170,17 @@ def mamba2(c: Context, layer: Layer, x: Node) -> Node:
     window = concat(conv, transpose(part), 0)
     last = view(window, (kernel - 1, mixed, sequences), window.nb[1:3])
     c.expand(copy_into(last, view(shifted, ((kernel - 1) * mixed, sequences), (shifted.nb[1],))))
-    y_in = _conv(c, window, number, mixed, tokens, sequences)
-    x = view(y_in, (head, heads, tokens, sequences), (4 * head, y_in.nb[1], y_in.nb[2]))
-    key = view(y_in, (state, groups, tokens, sequences), (4 * state, y_in.nb[1], y_in.nb[2]))
-    query = view(y_in, (state, groups, tokens, sequences), (4 * state, y_in.nb[1], y_in.nb[2]))
-    bias, decay, skip = (
-        c.weight("ssm_dt", number, "bias"),
-        c.weight("ssm_a", number, ""),
-        c.weight("ssm_d", number, ""),
-    )
-    if bias is None or decay is None or skip is None:
-        raise NoGraph("ssm_dt")
-    dt = like("add", cont(dt), bias)
+    return _conv(c, window, number, mixed, tokens, sequences), z, dt
 
-    def scan(table: Node, ids: Node) -> Node:
-        rows = reshape(table, state, head, heads, table.ne[1])
-        size = x.elements + state * head * heads * ids.ne[0]
-        return made("ssm_scan", (size,), rows, x, dt, decay, key, query, ids)
 
-    carried = c.state(layer, "s")
-    y = states(c, carried, scan)
-    size = state * inner
-    target = view(carried, (size, sequences, 1), (carried.nb[1], carried.nb[1]))
-    c.expand(copy_into(view(y, (size, sequences, 1), (4 * size, 4 * size * sequences)), target))
-    out = view(
-        y, (head, heads, tokens, sequences), (x.nb[1], heads * x.nb[1], tokens * heads * x.nb[1])
-    )
+def _mamba2_out(c: Context, number: int, out: Node, x: Node, z: Node) -> Node:
+    skip, weight = c.weight("ssm_d", number, ""), c.weight("ssm_norm", number)
+    if skip is None:
+        raise NoGraph("ssm_d")
+    tokens, sequences = x.ne[2], x.ne[3]
+    inner, groups = x.ne[0] * x.ne[1], c.positive("ssm.group_count")
     out = like("add", out, like("mul", x, skip))
     out = glu(cont(z), out)
-    weight = c.weight("ssm_norm", number)
     if weight is not None:
         out = b.norm(reshape(out, inner // groups, groups, tokens, sequences), weight)
     return b.linear(c, reshape(out, inner, tokens * sequences), "ssm_out", number)

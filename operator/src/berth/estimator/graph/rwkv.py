@@ -104,10 +104,9 @@ def _carry(c: Context, layer: Layer, found: Node) -> Node:
     return out
 
 
-def _mix6(c: Context, layer: Layer, cur: Node, before: Node) -> Node:
-    number, width, rows = layer.number, c.shape.embedding, c.batch.rows
-    head = c.positive("wkv.head_size")
-    heads = width // head
+def _mixed6(c: Context, number: int, cur: Node, before: Node) -> list[Node]:
+    """The five inputs of a time mix: each row moved towards the one before it."""
+    width, rows = c.shape.embedding, c.batch.rows
     moved = reshape(like("sub", before, cur), width, rows)
     cur = reshape(cur, width, rows)
     mixed = like("add", like("mul", moved, need(c, "time_mix_lerp_x", number)), cur)
@@ -120,7 +119,14 @@ def _mix6(c: Context, layer: Layer, cur: Node, before: Node) -> Node:
         raise NoGraph("time_mix_lerp_fused")
     wide, plain = reshape(moved, width, 1, rows), reshape(cur, width, 1, rows)
     mixed = like("add", like("mul", like("add", mixed, fused), wide), plain)
-    w, k, v, r, g = (view(mixed, (width, rows), (mixed.nb[1],)) for _ in range(FUSED))
+    return [view(mixed, (width, rows), (mixed.nb[1],)) for _ in range(FUSED)]
+
+
+def _mix6(c: Context, layer: Layer, cur: Node, before: Node) -> Node:
+    number, width, rows = layer.number, c.shape.embedding, c.batch.rows
+    head = c.positive("wkv.head_size")
+    heads = width // head
+    w, k, v, r, g = _mixed6(c, number, cur, before)
     receive, key = (
         b.linear(c, r, "time_mix_receptance", number),
         b.linear(c, k, "time_mix_key", number),
@@ -156,56 +162,63 @@ def _mix7(c: Context, layer: Layer, cur: Node, before: Node, first_value: list[N
         c.batch.sequences,
     )
     head = c.positive("wkv.head_size")
-    heads = width // head
-    gated = (
-        c.weight("time_mix_g1", number) is not None and c.weight("time_mix_g2", number) is not None
-    )
-    moved = made(
-        "repeat", (width, rows // sequences, sequences, 6 if gated else 5), like("sub", before, cur)
-    )
-    mixed = like("add", like("mul", moved, need(c, "time_mix_lerp_fused", number)), cur)
-    r, w, k, v, a, g = (view(mixed, (width, rows), (mixed.nb[1],)) for _ in range(6))
-    receive = b.linear(c, r, "time_mix_receptance", number)
-    decay = like("unary", mul_mat(need(c, "time_mix_w1", number), w))
-    decay = like(
-        "add", mul_mat(need(c, "time_mix_w2", number), decay), need(c, "time_mix_w0", number)
-    )
-    decay = like("unary", like("scale", like("unary", decay)))
+    shape = (head, width // head, rows)
+    r, w, k, v, a, g = _mixed7(c, number, cur, before)
+    receive, decay = b.linear(c, r, "time_mix_receptance", number), _decay7(c, number, w)
     key, value = b.linear(c, k, "time_mix_key", number), b.linear(c, v, "time_mix_value", number)
     value = _residual_value(c, number, v, value, first_value)
-    gate = None
-    if gated:
-        low = like("unary", mul_mat(need(c, "time_mix_g1", number), g))
-        gate = mul_mat(need(c, "time_mix_g2", number), low)
+    gate = _gate7(c, number, g)
     rate = mul_mat(need(c, "time_mix_a2", number), mul_mat(need(c, "time_mix_a1", number), a))
     rate = like("unary", like("add", rate, need(c, "time_mix_a0", number)))
-    unit = like(
-        "l2_norm", reshape(like("mul", key, need(c, "time_mix_k_k", number)), head, heads, rows)
-    )
+    unit = like("l2_norm", reshape(like("mul", key, need(c, "time_mix_k_k", number)), *shape))
     scaled = like("mul", key, need(c, "time_mix_k_a", number))
     key = like("add", key, like("sub", like("mul", rate, scaled), scaled))
     receive, decay, key, value, rate = (
-        reshape(one, head, heads, rows) for one in (receive, decay, key, value, rate)
+        reshape(one, *shape) for one in (receive, decay, key, value, rate)
     )
     state = states(c, c.state(layer, "s"))
-    size = (width, rows + head * sequences)
     operands = (receive, decay, key, value, like("unary", unit), like("mul", unit, rate), state)
-    out = _carry(c, layer, made("rwkv_wkv7", size, *operands))
-    if c.weight("time_mix_ln", number) is not None:
-        out = reshape(like("norm", reshape(out, head, heads, rows)), width, rows)
-        out = like(
-            "add",
-            like("mul", out, need(c, "time_mix_ln", number)),
-            need(c, "time_mix_ln", number, "bias"),
-        )
-    else:
-        out = reshape(out, width, rows)
-    bonus = reshape(need(c, "time_mix_r_k", number), head, heads)
+    out = _carry(c, layer, made("rwkv_wkv7", (width, rows + head * sequences), *operands))
+    out = _normed_heads(c, number, out, shape)
+    bonus = reshape(need(c, "time_mix_r_k", number), head, width // head)
     kept = sum_rows(like("mul", like("mul", key, receive), bonus))
     out = like("add", out, reshape(like("mul", value, kept), width, rows))
     out = like("mul", out, gate) if gate is not None else out
     out = b.linear(c, out, "time_mix_output", number)
     return reshape(out, width, rows // sequences, sequences)
+
+
+def _mixed7(c: Context, number: int, cur: Node, before: Node) -> list[Node]:
+    """The inputs of a time mix, five or with a gate six, as views of one tensor."""
+    width, rows, sequences = c.shape.embedding, c.batch.rows, c.batch.sequences
+    count = 6 if c.weight("time_mix_g1", number) is not None else 5
+    moved = made("repeat", (width, rows // sequences, sequences, count), like("sub", before, cur))
+    mixed = like("add", like("mul", moved, need(c, "time_mix_lerp_fused", number)), cur)
+    return [view(mixed, (width, rows), (mixed.nb[1],)) for _ in range(6)]
+
+
+def _decay7(c: Context, number: int, w: Node) -> Node:
+    low = like("unary", mul_mat(need(c, "time_mix_w1", number), w))
+    decay = like(
+        "add", mul_mat(need(c, "time_mix_w2", number), low), need(c, "time_mix_w0", number)
+    )
+    return like("unary", like("scale", like("unary", decay)))
+
+
+def _gate7(c: Context, number: int, g: Node) -> Node | None:
+    down, up = c.weight("time_mix_g1", number), c.weight("time_mix_g2", number)
+    if down is None or up is None:
+        return None
+    return mul_mat(up, like("unary", mul_mat(down, g)))
+
+
+def _normed_heads(c: Context, number: int, out: Node, shape: tuple[int, int, int]) -> Node:
+    width, rows = shape[0] * shape[1], shape[2]
+    if c.weight("time_mix_ln", number) is None:
+        return reshape(out, width, rows)
+    out = reshape(like("norm", reshape(out, *shape)), width, rows)
+    out = like("mul", out, need(c, "time_mix_ln", number))
+    return like("add", out, need(c, "time_mix_ln", number, "bias"))
 
 
 def _residual_value(c: Context, number: int, v: Node, value: Node, first: list[Node]) -> Node:
