@@ -24,6 +24,7 @@ CAN = [
     ("gateway", "watch", "models.berth.dev", ""),
 ]
 CANNOT = [
+    ("controller", "get", "models.berth.dev", "team"),
     ("controller", "list", "secrets", ""),
     ("controller", "get", "secrets", NAMESPACE),
     ("controller", "patch", "models.berth.dev", "team"),

@@ -1,0 +1,100 @@
+"""Do the chart's rights suffice? Controller and gateway run with them, and the audit log is read."""
+
+import httpx
+import pytest
+import yaml
+
+from api.bay import bay as open_bay
+from chart.places import NAMESPACE
+from cluster import stack as stacks
+
+pytestmark = pytest.mark.api
+PROGRAMS = ("controller", "gateway")
+RARE = {("patch", f"{kind}/status") for kind in ("demands", "holds", "profiles", "residencies")}
+"""Rights of the controller that need a gateway that is gone, or a kind that this test has none of."""
+
+
+def kubeconfig(plane, program):
+    """A kubeconfig with the token of the program's service account."""
+    token = plane.kubectl(
+        "create", "token", f"berth-{program}", f"--namespace={NAMESPACE}", "--duration=1h"
+    ).strip()
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path = plane.state_dir / f"{program}.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def stack(render, tmp_path_factory):
+    """A stack whose controller and gateway have the chart's rights and no more."""
+    with stacks.running(tmp_path_factory.mktemp("stack"), audit=True) as stack:
+        plane = stack.plane
+        plane.apply(*(o for o in render() if o["kind"] not in ("Pod", "Deployment", "DaemonSet")))
+        for program in PROGRAMS:
+            plane.processes.stop(program)
+            config = kubeconfig(plane, program)
+            stack.start_program(program, env={"KUBECONFIG": str(config)})
+        stack.wait("the gateway answers", lambda: answers(stack))
+        yield stack
+
+
+def answers(stack):
+    try:
+        return httpx.get(f"{stack.endpoint}/readyz", timeout=2).is_success
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture
+def bay(stack):
+    with open_bay(stack) as here:
+        yield here
+
+
+def asked_by(stack, program):
+    """Every request of a program's service account: verb, what, HTTP status."""
+    user = f"system:serviceaccount:{NAMESPACE}:berth-{program}"
+    for entry in stack.plane.audited():
+        if entry["user"]["username"] == user and entry["stage"] == "ResponseComplete":
+            ref = entry.get("objectRef", {})
+            what = "/".join(filter(None, (ref.get("resource"), ref.get("subresource"))))
+            yield entry["verb"], what, entry["responseStatus"]["code"]
+
+
+async def test_a_load_a_kill_and_an_unload_meet_no_forbidden_request(stack, bay):
+    bay.node()
+    model = bay.model("m")
+    assert (await bay.ask(model)).status_code == 200
+    bay.wait(model, "Up")
+    runner = bay.runners()[0]["metadata"]["name"]
+    stack.plane.kubectl("annotate", "runner", runner, "berth.dev/kill-requested=1", "-n", bay.name)
+    await bay.until("the killed pod is gone", lambda: not bay.pods())
+    assert (await bay.ask(model)).status_code == 200
+    stack.plane.kubectl("annotate", "model", model, "berth.dev/unload-requested=1", "-n", bay.name)
+    await bay.until("the model is unloaded", lambda: not bay.runners())
+    stack.plane.kubectl("delete", "model", model, "-n", bay.name)
+    for program in PROGRAMS:
+        requests = list(asked_by(stack, program))
+        assert [r for r in requests if r[2] in (401, 403)] == [], program
+        assert {code for _, _, code in requests} & {200, 201}, program
+
+
+def test_no_right_is_given_that_is_not_used(stack, render):
+    """Verbs of the controller's role that neither a load nor a kill nor an unload asked for, but for the rare ones."""
+    asked = {(verb, what) for verb, what, _ in asked_by(stack, "controller")}
+    role = next(
+        obj
+        for obj in render()
+        if (obj["kind"], obj["metadata"]["name"]) == ("ClusterRole", "berth-controller")
+    )
+    unused = {
+        (verb, what)
+        for rule in role["rules"]
+        for what in rule["resources"]
+        for verb in rule["verbs"]
+        # A watch is in the log when it has ended; who lists also watches.
+        if (verb, what) not in asked and verb != "watch"
+    }
+    assert not unused - RARE, "; ".join(map(" ".join, sorted(unused - RARE)))
