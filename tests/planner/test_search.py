@@ -63,8 +63,9 @@ def test_the_quick_search_finds_what_looking_at_all_finds(drawn: tuple[State, st
     ]
     assert plan_free_offer(book, search) == best_of(free)
     victims = [
-        placement._victim_offer(book, wish, c, not placement._has_files(book, wish, c.node))
+        placement._victim_offer(book, wish, c)
         for c in all_candidates(book, search)
+        if placement._disk_allows(book, wish, c.node)
     ]
     if best_of(free) is None:
         assert plan_victim_offer(book, search) == best_of(victims)

@@ -121,6 +121,10 @@ class Book:
     lists_models: bool | None = None
     ranked: dict[str, dict[object, Any]] = field(default_factory=dict)
     """What ``eviction`` remembers of the runners on each node, until one of them changes."""
+    cheapest: dict[object, Any] = field(default_factory=dict)
+    """What ``eviction`` remembers of all nodes; of the changed ones it is out of date."""
+    changed: set[str] = field(default_factory=set)
+    groups_ranked: dict[object, Any] = field(default_factory=dict)
     _index: list[tuple[int, str]] | None = None
     _unified: list[str] | None = None
     _takes: dict[str, Amounts] = field(default_factory=dict)
@@ -364,6 +368,8 @@ class Book:
     def _forget_ranks(self, runner: Runner) -> None:
         for sibling in self.by_model.get(runner.model, ()):
             self.ranked.pop(sibling.node, None)
+            self.changed.add(sibling.node)
+        self.groups_ranked.clear()
 
     def place(self, action: Prepare | Reserve) -> None:
         """Note a placement; a reservation is in the ledger from here on."""

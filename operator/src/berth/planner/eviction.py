@@ -1,6 +1,6 @@
 """Which runners may give way, and which of them make the cheapest complete set of victims?"""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from berth.planner.book import Amounts, Book, NodeBook
@@ -199,10 +199,12 @@ def _is_short(left: Mapping[str, int]) -> bool:
     return any(size > 0 for size in left.values())
 
 
-def evictable(book: Book, place: NodeBook, wish: Wish) -> list[tuple[Rank, Runner]]:
+def evictable(
+    book: Book, place: NodeBook, wish: Wish, own: str | None = None
+) -> list[tuple[Rank, Runner]]:
     """The node's runners that may give way to ``wish``, with their ranks, the cheapest first.
 
-    Remembered for wishes with the same rights, until one of the runners changes.
+    ``own`` is the model whose runners are left out; the wish's, unless told otherwise. Remembered for wishes with the same rights, until one of the runners changes.
     """
     name, key = place.node.name, (wish.want, wish.overdue)
     known = book.ranked.setdefault(name, {})
@@ -213,8 +215,27 @@ def evictable(book: Book, place: NodeBook, wish: Wish) -> list[tuple[Rank, Runne
             if refuse_victim(book, runner, wish) is None
         )
     found: list[tuple[Rank, Runner]] = known[key]
-    own = wish.model.key
+    own = wish.model.key if own is None else own
     return [pair for pair in found if pair[1].model != own]
+
+
+def cheapest_first(
+    book: Book, wish: Wish, names: tuple[str, ...]
+) -> Iterator[tuple[str, Rank | None]]:
+    """Nodes with runners that may give way; from where on a rank is given, no runner on a node, or on
+    one after it, is cheaper.
+
+    Nodes that this pass has changed come first, since what is remembered of them is out of date.
+    """
+    key, wanted = (wish.want, wish.overdue), frozenset(names)
+    if key not in book.cheapest:
+        found = ((evictable(book, book.at(name), wish, own=""), name) for name in book.nodes)
+        book.cheapest[key] = sorted((pairs[0][0], name) for pairs, name in found if pairs)
+    yield from ((name, None) for name in sorted(book.changed & wanted))
+    done = frozenset(book.changed)
+    for least, name in book.cheapest[key]:
+        if name in wanted and name not in done:
+            yield name, least
 
 
 def _minimal(
@@ -247,15 +268,24 @@ def plan_cap_victims(
     over = book.group_size(policy.name) + newcomers - len(gone) - policy.max_runners
     if over <= 0:
         return ()
-    group = [n.name for n in book.state.nodes if n.policy.name == policy.name]
     taken = {runner.uid for runner in gone}
-    found = sorted(
-        pair
-        for name in group
-        for pair in evictable(book, book.at(name), wish)
-        if pair[1].uid not in taken
-    )
-    return tuple(runner for _, runner in found[:over]) if len(found) >= over else None
+    found = [
+        runner
+        for _, runner in _group_ranked(book, policy.name, wish)
+        if runner.uid not in taken and runner.model != wish.model.key
+    ]
+    return tuple(found[:over]) if len(found) >= over else None
+
+
+def _group_ranked(book: Book, policy: str, wish: Wish) -> list[tuple[Rank, Runner]]:
+    key = (policy, wish.want, wish.overdue)
+    if key not in book.groups_ranked:
+        group = (node.name for node in book.state.nodes if node.policy.name == policy)
+        book.groups_ranked[key] = sorted(
+            pair for name in group for pair in evictable(book, book.at(name), wish, own="")
+        )
+    found: list[tuple[Rank, Runner]] = book.groups_ranked[key]
+    return found
 
 
 def dearest(book: Book, victims: Iterable[Runner]) -> tuple[Rank, ...]:

@@ -1,13 +1,20 @@
 """Where does a wanted model go, who makes room for it, or why does it go nowhere now?"""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
-from berth.planner.book import Amounts, Book, NodeBook, amounts, is_here, missing_bytes
+from berth.planner.book import Amounts, Book, amounts, is_here, missing_bytes
 from berth.planner.candidates import Candidate, claim_of
 from berth.planner.drains import is_admitted
-from berth.planner.eviction import dearest, evictable, plan_cap_victims, plan_victims
+from berth.planner.eviction import (
+    Rank,
+    cheapest_first,
+    dearest,
+    plan_cap_victims,
+    plan_victims,
+)
 from berth.planner.refusals import pinned_in_the_way, plan_refusal
 from berth.planner.search import (
     Search,
@@ -139,38 +146,40 @@ def plan_victim_offer(book: Book, search: Search) -> Offer | None:
        that another one begins with is the cheaper.
     4. Then as among free places.
 
-    A node whose cheapest runner is dearer than the best set so far is not looked at.
+    The search ends where the cheapest runner that is left is dearer than the best set so far.
     """
     best: Offer | None = None
     wish = search.wish
     if wish.want in (Want.COPY, Want.AUTOLOAD, Want.BEGUN):
         return None
-    for name in search.eligible.nodes:
-        place = book.at(name)
-        away = not _has_files(book, wish, name)
-        bound = _cheapest(book, place, search, away)
-        if bound is None or (best is not None and bound >= best.price[:3]):
-            continue
+    for name, least in _nodes_with_victims(book, search):
+        if best is not None and least is not None:
+            if (least.worth, False, (least,)) >= best.price[:3]:
+                break
+            if (least.worth, not _has_files(book, wish, name), (least,)) >= best.price[:3]:
+                continue
         if not _disk_allows(book, wish, name):
             continue
         for candidate in open_candidates_on(book, search, name):
-            offer = _victim_offer(book, wish, candidate, away)
+            offer = _victim_offer(book, wish, candidate)
             if offer is not None and (best is None or offer.price < best.price):
                 best = offer
     return best
 
 
-def _cheapest(book: Book, place: NodeBook, search: Search, away: bool) -> tuple[Any, ...] | None:
-    """A price that no set on the node goes below; ``None`` where there is no set at all."""
-    wish = search.wish
-    replaces = wish.replaces is not None and wish.replaces.node == place.node.name
-    if replaces or (may_hold(search, place) and place.node.policy.max_runners > 0):
-        return (0, away, ())
-    found = evictable(book, place, wish)
-    return (found[0][0].worth, away, (found[0][0],)) if found else None
+def _nodes_with_victims(book: Book, search: Search) -> Iterator[tuple[str, Rank | None]]:
+    """Nodes where room may be made: by the runner that is replaced, under a cap, by victims."""
+    names, old = search.eligible.nodes, search.wish.replaces
+    capped = [name for name in names if book.nodes[name].policy.max_runners > 0]
+    first = dict.fromkeys([old.node] if old is not None and old.node in names else [])
+    first |= dict.fromkeys(name for name in capped if may_hold(search, book.at(name)))
+    yield from ((name, None) for name in first)
+    for name, least in cheapest_first(book, search.wish, names):
+        if name not in first:
+            yield name, least
 
 
-def _victim_offer(book: Book, wish: Wish, candidate: Candidate, away: bool) -> Offer | None:
+def _victim_offer(book: Book, wish: Wish, candidate: Candidate) -> Offer | None:
     place, takes = book.at(candidate.node), takes_of(book, candidate)
     victims = plan_victims(book, place, place.lacks(takes), wish)
     extra = None if victims is None else plan_cap_victims(book, place, wish, victims)
@@ -179,6 +188,7 @@ def _victim_offer(book: Book, wish: Wish, candidate: Candidate, away: bool) -> O
     ranks = dearest(book, victims + extra)
     worst = ranks[0].worth if ranks else 0
     left = _left_over(book, candidate, takes)
+    away = not _has_files(book, wish, candidate.node)
     price = (worst, away, ranks, candidate.variant, left, candidate.node, candidate.devices)
     return Offer(candidate, takes, VICTIMS, price, victims + extra)
 
