@@ -120,14 +120,7 @@ class Stack:
 
     def wait(self, what: str, check: Callable[[], Any], deadline_s: float = 30.0) -> Any:
         """The first truthy answer of ``check``; raises TimeoutError saying what it waited for."""
-        end = time.monotonic() + deadline_s
-        while True:
-            answer = check()
-            if answer:
-                return answer
-            if time.monotonic() > end:
-                raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
-            time.sleep(0.1)
+        return wait_until(what, check, deadline_s)
 
     def wait_state(
         self, model: str, state: str, namespace: str = "default", deadline_s: float = 30.0
@@ -145,6 +138,18 @@ class Stack:
                 json.dumps(self.get("model", model, namespace).get("status", {}), indent=1)
             )
             raise
+
+
+def wait_until(what: str, check: Callable[[], Any], deadline_s: float) -> Any:
+    """The first truthy answer of ``check``; raises TimeoutError saying what it waited for."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(0.1)
 
 
 def state_of(model: dict[str, Any]) -> str:
