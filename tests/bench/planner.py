@@ -1,7 +1,7 @@
 """How long does a pass take, and how does it grow with the fleet?
 
 ``python tests/bench/planner.py`` prints milliseconds at four sizes and the exponents fitted to them;
-1 is linear, n log n shows as 1.15 over these sizes.
+1 is linear; n log n shows as 1.17 over these sizes, and what is above that in the goal is noise.
 """
 
 import gc
@@ -19,7 +19,7 @@ from builders import NOW, gib, model, node, runner, waiting
 
 SIZES = (125, 250, 500, 1000)
 """Nodes. Each has 4 GPUs with a runner on each; 10 models a node; one new demand for 10 nodes."""
-GOAL_GROWTH = 1.2
+GOAL_GROWTH = 1.25
 GOAL_SECONDS = 2.0
 GOAL_IDLE_SECONDS = 0.5
 

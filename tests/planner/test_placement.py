@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from berth.planner.actions import Action, Drain, Plan, Prepare, Refuse, Reserve, Wait
+from berth.planner.actions import Action, Drain, Plan, Prepare, Refuse, Reserve, Stop, Wait
 from berth.planner.plan import make_plan
 from berth.planner.state import Need, Stage, State, Taint, Toleration
 from berth.reasons import Reason
@@ -619,3 +619,39 @@ def test_nothing_is_kept_empty_for_what_strangers_hold() -> None:
     large, small = waiting("large", 20, since=NOW - 61), waiting("small", 4)
     plan = make_plan(cluster(node(devices=(device(used=10.0),)), large, small))
     assert [a.model for a in plan.actions if isinstance(a, Reserve)] == ["ns/small"]
+
+
+def test_a_node_that_will_not_do_after_all_is_given_up() -> None:
+    fetched = runner("a", 10, stage=Stage.PREPARING, fetched=True)
+    state = cluster(node("gpu-1"), node("gpu-2", gpu=51.2), waiting("a", 40), fetched)
+    assert [a.runner for a in make_plan(state).actions if isinstance(a, Stop)] == ["r-a"]
+    gone = cluster(*state.nodes, *state.models)
+    assert places(make_plan(gone)) == [("Reserve", "gpu-2", ("0",))]
+
+
+def test_files_that_nobody_waits_for_any_more_take_from_nobody() -> None:
+    fetched = runner("a", 20, stage=Stage.PREPARING, fetched=True)
+    state = cluster(node(), model("a", 20), fetched, model("b", 20), runner("b", 20))
+    assert list(make_plan(state).actions) == [Stop("r-a", Reason.IDLE)]
+
+
+def test_one_copy_too_many_is_never_a_final_no() -> None:
+    state = cluster(
+        node(),
+        model("a", 20, min_replicas=2),
+        runner("a", 20),
+        model("b", 4, pinned=True),
+        runner("b", 4),
+    )
+    assert [final for _, final in refusals(make_plan(state))] == [False]
+
+
+def test_autoload_goes_one_at_a_time_in_load_order() -> None:
+    group = policy(autoload=("Fit",), load_order=("b", "a"))
+    state = cluster(node(policy=group), model("a", 5), model("b", 5), model("c", 5))
+    placed = [a.model for a in make_plan(state).actions if isinstance(a, Reserve)]
+    assert placed == ["ns/b"]
+    loading = cluster(
+        node(policy=group), model("a", 5), model("b", 5), runner("b", 5, stage=Stage.STARTING)
+    )
+    assert places(make_plan(loading)) == []

@@ -20,7 +20,7 @@ def test_every_decision_of_the_map_and_its_test_exist() -> None:
 
 def test_every_public_decision_is_on_the_map() -> None:
     mapped = {function for _, function, _, _ in ROW.findall(README.read_text(encoding="utf-8"))}
-    rules = {"plan_search", "plan_leave_reason", "plan_model_runners"}
+    rules = {"plan_search", "plan_leave_reason", "plan_model_runners", "plan_with"}
     for path in sorted(README.parent.glob("*.py")):
         found = re.findall(r"^def (plan_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert set(found) <= mapped | rules, path.name

@@ -110,6 +110,8 @@ class Book:
     placed: dict[str, list[Prepare | Reserve]] = field(default_factory=dict)
     rolling: set[str] = field(default_factory=set)
     """Nodes on which a runner is being replaced: one at a time on each."""
+    over: dict[str, str] = field(default_factory=dict)
+    """Nodes on which more is held than there is, and a sentence about it."""
     wakes: list[float] = field(default_factory=list)
     started: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
@@ -131,6 +133,7 @@ class Book:
     _books: dict[str, NodeBook] = field(default_factory=dict)
     _groups: dict[str, int] | None = None
     _autoload: frozenset[str] | None = None
+    _positions: dict[str, int] | None = None
     _newcomers: dict[str, list[Runner]] | None = None
     _reserved_on: set[str] = field(default_factory=set)
 
@@ -334,6 +337,17 @@ class Book:
         if not self._autoload:
             return False
         return not self._autoload.isdisjoint((AUTOLOAD_FIT, model.key, short_name(model.key)))
+
+    def load_position(self, model: Model) -> int:
+        """Where the model stands in the load orders of the policies; those not named come last."""
+        if self._positions is None:
+            self._positions = {}
+            for node in self.state.nodes:
+                for position, name in enumerate(node.policy.load_order):
+                    first = min(position, self._positions.get(name, position))
+                    self._positions[name] = first
+        found = (self._positions.get(name) for name in (model.key, short_name(model.key)))
+        return min((position for position in found if position is not None), default=1 << 30)
 
     # Decisions.
 

@@ -121,7 +121,8 @@ def is_cause_gone(book: Book, runner: Runner, model: Model) -> bool:
     2. Idle: somebody uses the model or waits for it.
     3. Scaled down: the Model's maximum was raised again.
     4. Replaced: its settings are the Model's again, or its successor is gone.
-    5. To make room: see ``is_victim_spared``.
+    5. Its place was over-committed: as soon as there is room for it again.
+    6. To make room: see ``is_victim_spared``.
     """
     drain = runner.drain
     if drain is None:
@@ -134,6 +135,8 @@ def is_cause_gone(book: Book, runner: Runner, model: Model) -> bool:
         return len(book.live(model.key)) < limit(model)
     if drain.reason is Reason.REPLACED:
         return not is_stale(model, runner) or not book.live(model.key)
+    if drain.reason is Reason.MEMORY:
+        return True
     if drain.reason is Reason.MAKE_ROOM:
         return is_victim_spared(book, runner, model)
     return False

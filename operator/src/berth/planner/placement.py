@@ -1,11 +1,11 @@
 """Where does a wanted model go, who makes room for it, or why does it go nowhere now?"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
-from berth.planner.book import Amounts, Book, amounts, is_here, missing_bytes
+from berth.planner.book import LOADING, Amounts, Book, amounts, is_here, missing_bytes
 from berth.planner.candidates import Candidate, claim_of
 from berth.planner.drains import is_admitted
 from berth.planner.eviction import (
@@ -63,9 +63,28 @@ def plan_placement(book: Book, wish: Wish) -> None:
     if offer is not None:
         _take(book, wish, offer)
         return
+    refusal = plan_refusal(book, search)
+    if wish.prepared is not None and plan_giving_up(book, wish.prepared, wish, refusal):
+        return
     if wish.overdue:
         plan_keeping(book, search)
-    book.refuse(plan_refusal(book, search))
+    # A model that has a runner is never told to be beyond help for want of another one.
+    book.refuse(replace(refusal, final=refusal.final and not book.live(wish.model.key)))
+
+
+def plan_giving_up(book: Book, prepared: Runner, wish: Wish, refusal: Refuse) -> bool:
+    """Whether a runner whose files are there is given up; the files stay on the node.
+
+    1. Nobody wants it any more, and its place is not free.
+    2. Its node will never do, or not for a while: another one may.
+    """
+    if wish.want is Want.BEGUN:
+        book.decide(prepared, Stop(prepared.uid, Reason.IDLE))
+        return True
+    if refusal.final or refusal.reason in (Reason.EXCLUDED, Reason.NO_AGENT):
+        book.decide(prepared, Stop(prepared.uid, refusal.reason))
+        return True
+    return False
 
 
 def refuse_restart(book: Book, wish: Wish) -> bool:
@@ -91,8 +110,27 @@ def refuse_restart(book: Book, wish: Wish) -> bool:
 
 
 def waits_for_turn(book: Book, wish: Wish) -> bool:
-    """Whether another runner on the node of the one to be replaced is being replaced just now."""
+    """Whether something of the same kind is under way.
+
+    1. Another runner on the node of the one to be replaced is being replaced just now.
+    2. Autoload: another model that nobody waits for is being loaded; one at a time, in load order.
+    """
+    if wish.want is Want.AUTOLOAD:
+        return is_autoloading(book)
     return wish.replaces is not None and wish.replaces.node in book.rolling
+
+
+def is_autoloading(book: Book) -> bool:
+    """Whether a model loads that autoload has started, in this pass or before."""
+    for key, made in book.placed.items():
+        if made and not book.models[key].autoload_done and book.autoloads(book.models[key]):
+            return True
+    for runner in book.state.runners:
+        model = book.models.get(runner.model)
+        loading = runner.stage in LOADING or runner.stage is Stage.PREPARING
+        if model is not None and loading and not model.autoload_done and book.autoloads(model):
+            return True
+    return False
 
 
 def plan_free_offer(book: Book, search: Search) -> Offer | None:

@@ -6,6 +6,7 @@ from functools import partial
 from berth.planner.actions import Plan, Refuse, Verdict
 from berth.planner.book import Book, short_name
 from berth.planner.lifecycle import plan_model_runners, plan_runner
+from berth.planner.overcommit import plan_overcommit
 from berth.planner.placement import plan_mending, plan_placement, reservations
 from berth.planner.state import Model, Runner, State
 from berth.planner.verdicts import plan_verdict
@@ -20,7 +21,7 @@ def make_plan(state: State) -> Plan:
     1. Runners that exist: cleared away, stopped, drained, spared, started. Those that drain come
        last, since what becomes of a victim depends on its newcomer.
     2. Each model's runners as a set: old settings, copies too many, idle ones.
-    3. Reservations that lost their room.
+    3. Places that hold more than they have; reservations that lost their room.
     4. Wishes, in ``wish_order``: a place, a set of victims, or a refusal with numbers.
     5. A verdict for every model.
 
@@ -37,6 +38,7 @@ def make_plan(state: State) -> Plan:
     for key in keys:
         if key in book.models:
             _guarded(book, key, partial(plan_model_runners, book, book.models[key]))
+    plan_overcommit(book)
     for runner in reservations(book):
         _guarded(book, runner.model, partial(plan_mending, book, runner))
     for wish in sorted(_wishes(book), key=wish_order):

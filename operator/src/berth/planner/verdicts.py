@@ -68,6 +68,7 @@ def _of_runner(book: Book, model: Model, runner: Runner) -> Verdict:
     outcome = book.outcome.get(model.key)
     if runner.stage is Stage.UP:
         more = f"; {outcome.message}" if outcome is not None else ""
+        more += f"; {book.over[runner.node]}" if runner.node in book.over else ""
         return Verdict(model.key, State.UP, Reason.UP, f"model {name} is up on {where}{more}")
     if runner.stage is Stage.STARTING:
         return Verdict(

@@ -39,6 +39,8 @@ class Wish:
     """A node, ``node/device`` or a device that the model is pinned to."""
     overdue: bool = False
     """It has waited longer than the fairness window."""
+    position: int = 0
+    """Its place in the load order, where nobody waits."""
 
 
 def is_asked(model: Model) -> bool:
@@ -140,7 +142,9 @@ def _wish(book: Book, model: Model, want: Want, targets: list[str], index: int) 
     since = _since(book, model, want)
     overdue = want in (Want.WAITING, Want.BY_HAND) and is_overdue(book, model)
     target = targets[index] if index < len(targets) else ""
-    return Wish(model, want, since, target=target, overdue=overdue)
+    asked = want in (Want.WAITING, Want.BY_HAND)
+    position = 0 if asked else book.load_position(model)
+    return Wish(model, want, since, target=target, overdue=overdue, position=position)
 
 
 def wish_for(book: Book, model: Model) -> Wish:
@@ -241,9 +245,10 @@ def wish_order(wish: Wish) -> tuple[object, ...]:
     """In which order wishes get their place: deterministic, and nobody starves.
 
     1. Who has waited beyond the fairness window, the longest wait first, whatever its priority.
-    2. Then by why it is wanted (``Want``), higher priority first, longest wait first, then name.
+    2. Then by why it is wanted (``Want``), higher priority first, in load order where nobody waits,
+       longest wait first, then name.
     """
     if wish.overdue:
-        return (0, 0, 0, wish.since, wish.model.key, wish.target)
+        return (0, 0, 0, 0, wish.since, wish.model.key, wish.target)
     order = wish.model.priority
-    return (1, int(wish.want), -order, wish.since, wish.model.key, wish.target)
+    return (1, int(wish.want), -order, wish.position, wish.since, wish.model.key, wish.target)
