@@ -65,7 +65,7 @@ test-e2e: setup build-e2e ## Run the tests on a whole node with a real engine
 
 .PHONY: build-api
 build-api: setup ## Build the programs of the api tests, once
-	@$(CLUSTER_TOOL) build kube kwok >/dev/null
+	@$(CLUSTER_TOOL) build kube kwok helm >/dev/null
 
 .PHONY: build-e2e
 build-e2e: setup ## Build the programs and images of the e2e tests, once

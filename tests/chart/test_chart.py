@@ -9,6 +9,8 @@ import yaml
 from berth.settings import REGISTRY, Settings
 from chart.places import CHART, ROOT
 
+# Helm is built like the API server's programs, before these tests and not in one of them.
+pytestmark = pytest.mark.api
 VARIANTS = [
     pytest.param({}, id="defaults"),
     pytest.param(

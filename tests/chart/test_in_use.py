@@ -4,6 +4,7 @@ import httpx
 import pytest
 import yaml
 
+from api.bay import GIB
 from api.bay import bay as open_bay
 from chart.places import NAMESPACE
 from cluster import stack as stacks
@@ -14,10 +15,10 @@ RARE = {("patch", f"{kind}/status") for kind in ("demands", "holds", "profiles",
 """Rights of the controller that need a gateway that is gone, or a kind that this test has none of."""
 
 
-def kubeconfig(plane, program):
-    """A kubeconfig with the token of the program's service account."""
+def kubeconfig(plane, program, *bound):
+    """A kubeconfig with the token of the program's service account, bound to a pod where told."""
     token = plane.kubectl(
-        "create", "token", f"berth-{program}", f"--namespace={NAMESPACE}", "--duration=1h"
+        "create", "token", f"berth-{program}", f"--namespace={NAMESPACE}", "--duration=1h", *bound
     ).strip()
     config = yaml.safe_load(plane.kubeconfig.read_text())
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
@@ -79,6 +80,63 @@ async def test_a_load_a_kill_and_an_unload_meet_no_forbidden_request(stack, bay)
         requests = list(asked_by(stack, program))
         assert [r for r in requests if r[2] in (401, 403)] == [], program
         assert {code for _, _, code in requests} & {200, 201}, program
+
+
+def real_node(plane, name):
+    """A Node that nobody plays: its agent is a process of its own."""
+    size = {"cpu": "8", "memory": str(8 * GIB), "pods": "110"}
+    plane.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"bay": name}},
+            "status": {
+                "capacity": size,
+                "allocatable": size,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Played"}],
+            },
+        }
+    )
+
+
+def agent_pod(plane, node):
+    """The pod that the agent's token is bound to."""
+    plane.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "agent", "namespace": NAMESPACE},
+            "spec": {
+                "nodeName": node,
+                "serviceAccountName": "berth-agent",
+                "containers": [{"name": "agent", "image": "played"}],
+            },
+        }
+    )
+    return ("--bound-object-kind=Pod", "--bound-object-name=agent")
+
+
+def test_an_agent_fetches_and_admits_with_its_rights(stack, bay):
+    plane, node = stack.plane, bay.name
+    real_node(plane, node)
+    bay.nodes.append(node)
+    config = kubeconfig(plane, "agent", *agent_pod(plane, node))
+    stack.start_program("agent", env={"KUBECONFIG": str(config), "BERTH_NODE_NAME": node})
+    stack.wait("its inventory", lambda: stack.get("nodeinventory", node).get("status"))
+    model = bay.model("m", weights=1 << 20, minReplicas=1)
+    stack.wait("the load is admitted", lambda: is_admitted(bay.runners()), deadline_s=60)
+    stack.wait("the pod is made", lambda: bay.pods_of(model))
+    requests = list(asked_by(stack, "agent"))
+    assert [r for r in requests if r[2] in (401, 403, 422)] == []
+    assert ("patch", "runners/status", 200) in requests
+    plane.processes.stop("agent")
+
+
+def is_admitted(runners):
+    words = [
+        r.get("status", {}).get("agent", {}).get("admission", {}).get("state") for r in runners
+    ]
+    return "Admitted" in words
 
 
 def test_no_right_is_given_that_is_not_used(stack, render):
