@@ -190,7 +190,8 @@ class Leadership:
                 return False
             asked_at = time.monotonic()
             try:
-                async with asyncio.timeout(left):
+                # Half of what is left: a dead connection leaves time for one more try on a new one.
+                async with asyncio.timeout(max(left / 2, 0.5)):
                     if not await self._renew_once(kube):
                         return False
             except (ApiError, ApiUnreachableError, TimeoutError) as err:

@@ -24,6 +24,7 @@ _CLIENT_TIMEOUT_S = 300
 _ALIVE_S = 25.0
 """The Lease is renewed every 5 s: five missed echoes mean that the watch is not alive."""
 _RESYNC_S = 300.0
+_LOOK_S = 5.0
 
 
 class WatchHealth:
@@ -101,19 +102,27 @@ class Watches:
         )
 
     async def resync(self) -> None:
-        """List anew, for ever: a kind that kopf listed again at once, all kinds now and then.
+        """List anew, for ever, what events cannot be trusted for.
 
-        kopf tells of no deletion that happened between two of its lists.
+        1. A kind that kopf has listed again: it tells of no deletion between two of its lists.
+        2. Everything, every few seconds, while our own renewals do not come back: a connection
+           may be dead without anybody having closed it, and kopf takes 70 s to find out.
+        3. Everything now and then.
         """
+        listed_at = time.monotonic()
         while True:
             try:
-                async with asyncio.timeout(_RESYNC_S):
+                async with asyncio.timeout(_LOOK_S):
                     await self._wake.wait()
                 await asyncio.sleep(1)
-                self._wake.clear()
-                kinds, self._stale = self._stale, set()
             except TimeoutError:
-                kinds = {table.ref.kind for table in self._store.tables()}
+                deaf = self._health.age(time.time()) > _ALIVE_S
+                if not deaf and time.monotonic() - listed_at < _RESYNC_S:
+                    continue
+                self._stale |= {table.ref.kind for table in self._store.tables()}
+                listed_at = time.monotonic()
+            self._wake.clear()
+            kinds, self._stale = self._stale, set()
             await self._relist(kinds)
 
     async def _relist(self, kinds: set[str]) -> None:
