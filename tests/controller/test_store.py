@@ -67,3 +67,21 @@ def test_only_a_difference_that_a_pass_could_read_rings() -> None:
     assert len(rings) == 2
     store.pods.put(_at(pod(ready=False), 5))
     assert len(rings) == 3
+
+
+def test_figures_that_rise_with_every_token_make_no_pass() -> None:
+    rings: list[int] = []
+    store = Store(lambda: rings.append(1))
+
+    def working(tokens: int, busy: int) -> dict[str, Any]:
+        return runner(status={"agent": {"health": {"tokens": tokens, "busy": busy}}})
+
+    store.runners.put(_at(working(1, 1), 1))
+    store.runners.put(_at(working(50, 1), 2))
+    assert len(rings) == 1
+    store.runners.put(_at(working(60, 0), 3))
+    assert len(rings) == 2
+    (seen,) = store.runners
+    assert seen.status.agent is not None
+    assert seen.status.agent.health is not None
+    assert seen.status.agent.health.tokens == 60

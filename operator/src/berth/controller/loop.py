@@ -4,10 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from berth.api.demand import Demand
 from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
+from berth.controller.dump import BugKeeper
 from berth.controller.launch import Stamp
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Observation, Remembered, observe
@@ -70,6 +71,7 @@ class Passes:
     frame: Callable[[float], Frame]
     metrics: Metrics
     bell: Bell
+    bugs: BugKeeper = field(default_factory=BugKeeper)
 
     async def run(self) -> None:
         """One pass after another, for ever. One writer: no two of them overlap."""
@@ -109,6 +111,7 @@ class Passes:
             self.hands, stamp=Stamp(frame.epoch, f"{frame.epoch}-{number}-{int(now * 1000)}")
         )
         plan = await asyncio.to_thread(make_plan, seen.state)
+        self.bugs.look(seen.state, plan)
         await ensure_demands(hands, seen.models)
         application = Application(hands, seen, prices)
         try:

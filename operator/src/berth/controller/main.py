@@ -35,7 +35,22 @@ def run() -> None:
     """The program `berth controller`: leads, or waits until it may."""
     settings = Settings()
     _log_to_stderr(settings.text("LOG_LEVEL"))
-    sys.exit(asyncio.run(Controller(settings).main()))
+    try:
+        sys.exit(asyncio.run(Controller(settings).main()))
+    except ApiError as err:
+        log.error("%s", explain(err))
+    except ApiUnreachableError as err:
+        log.error("the API server went away, starting anew: %s", err)
+    sys.exit(1)
+
+
+def explain(err: ApiError) -> str:
+    """What somebody has to do about an answer that the controller cannot live with."""
+    if err.status == 403:
+        return f"a right is missing, see the chart's rbac.yaml: {err}"
+    if err.not_found:
+        return f"a kind is not there, apply the CRDs first: {err}"
+    return f"the API server refused what the controller needs: {err}"
 
 
 def _log_to_stderr(level: str) -> None:

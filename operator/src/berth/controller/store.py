@@ -48,15 +48,21 @@ class Broken:
 class Table(Generic[T]):
     """One kind. The newest resource version wins, whoever brought it: watch, list or own write.
 
-    ``changed`` is called when a value differs from the one before.
+    ``changed`` is called when the ``core`` of a value differs from the one before.
     """
 
     def __init__(
-        self, ref: Ref, parse: Callable[[Object], T], changed: Callable[[], None] = lambda: None
+        self,
+        ref: Ref,
+        parse: Callable[[Object], T],
+        changed: Callable[[], None] = lambda: None,
+        *,
+        core: Callable[[T], object] = lambda value: value,
     ) -> None:
         self.ref = ref
         self._parse = parse
         self._changed = changed
+        self._core = core
         self._entries: dict[str, Entry[T]] = {}
         self._dead: dict[str, float] = {}
         self.broken: dict[str, Broken] = {}
@@ -90,7 +96,9 @@ class Table(Generic[T]):
             return
         self.broken.pop(key, None)
         self._entries[key] = Entry(uid, version, value)
-        if before is None or before.value != value:
+        if before is None or (
+            before.value != value and self._core(before.value) != self._core(value)
+        ):
             self._changed()
 
     def drop(self, key: str, uid: str = "") -> None:
@@ -166,6 +174,19 @@ def _typed(cls: type[R]) -> Callable[[Object], R]:
     return parse
 
 
+def _without_counters(runner: Runner) -> Runner:
+    """A Runner without the figures that only people read: they rise with every token."""
+    agent = runner.status.agent
+    if agent is None or agent.health is None:
+        return runner
+    health = agent.health.model_copy(
+        update={"served": 0, "tokens": 0, "prompt_tokens": 0, "since": ""}
+    )
+    agent = agent.model_copy(update={"health": health})
+    status = runner.status.model_copy(update={"agent": agent})
+    return runner.model_copy(update={"status": status})
+
+
 class Store:
     """All kinds. ``changed`` is called for every difference that a pass could read."""
 
@@ -174,7 +195,7 @@ class Store:
         self.profiles = Table(ref_of(Profile), _typed(Profile), changed)
         self.residencies = Table(ref_of(Residency), _typed(Residency), changed)
         self.holds = Table(ref_of(Hold), _typed(Hold), changed)
-        self.runners = Table(ref_of(Runner), _typed(Runner), changed)
+        self.runners = Table(ref_of(Runner), _typed(Runner), changed, core=_without_counters)
         self.demands = Table(ref_of(Demand), _typed(Demand), changed)
         self.inventories = Table(ref_of(NodeInventory), _typed(NodeInventory), changed)
         self.pods: Table[PodView] = Table(PODS, pod_view, changed)
