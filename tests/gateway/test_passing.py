@@ -224,6 +224,24 @@ async def test_a_client_that_does_not_read_stops_the_runner_not_the_gateway():
         assert len(answer.body) == 2000 * 60_008
 
 
+async def test_a_first_read_that_is_more_than_the_client_takes_does_not_stop_the_answer():
+    size = 8 << 20
+
+    async def floods(upstream, reader, writer):
+        await upstream.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
+        await writer.drain()
+
+    async with world() as w, Upstream(floods).serving() as upstream, w.client() as client:
+        w.model()
+        w.up(upstream.port)
+        for _ in range(3):
+            client.send(json.dumps(chat()).encode())
+            await asyncio.sleep(0.05)
+            answer = await asyncio.wait_for(client.answer(), 20)
+            assert len(answer.body) == size
+
+
 # -- bodies (E4) ----------------------------------------------------------------------------------
 
 

@@ -102,18 +102,18 @@ class Client:
 
     async def answer(self) -> Answer:
         status, headers = await self.head()
-        body, is_whole = b"", True
+        body, is_whole = bytearray(), True
         try:
             if "content-length" in headers:
-                body = await self.reader.readexactly(int(headers["content-length"]))
+                body += await self.reader.readexactly(int(headers["content-length"]))
             elif headers.get("transfer-encoding") == "chunked":
                 while piece := await self.chunk():
                     body += piece
             else:
-                body = await self.reader.read()
+                body += await self.reader.read()
         except (asyncio.IncompleteReadError, ValueError):
             is_whole = False
-        return Answer(status, headers, body, is_whole)
+        return Answer(status, headers, bytes(body), is_whole)
 
     def leave(self) -> None:
         self.writer.transport.abort()

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +102,9 @@ class Proxy:
         finally:
             intake.discard()
 
-    def find(self, fields: Fields, query: Mapping[str, str], caller: Caller) -> Served:
-        """The Model that is asked for. Raises Refused."""
-        name = fields.model if fields.model is not None else query.get("model")
+    def find(self, request: web.BaseRequest, fields: Fields, caller: Caller) -> Served:
+        """The Model that is asked for, by the body, else by the query. Raises Refused."""
+        name = fields.model if fields.model is not None else request.query.get("model")
         if not name:
             raise Refused("missing_model", "you must provide a model parameter", param="model")
         served = self.catalog.resolve(name, caller.scope)
@@ -142,7 +141,7 @@ class Exchange:
             call.bytes_in = len(body)
             content_type = self._request.headers.get("Content-Type", "")
             fields = fields_of(body, content_type)
-            served = proxy.find(fields, self._request.query, caller)
+            served = proxy.find(self._request, fields, caller)
             call.model = served.key
             call.stream = bool(fields.stream)
             self._name = str(fields.model or served.id)
@@ -288,10 +287,12 @@ class Exchange:
         connection.attach(reply.push)
         reply.flush()
         while not connection.is_complete and connection.error is None:
-            await connection.stirred()
+            # Looked at before each wait: the first bytes, too, can be more than the client takes.
             if reply.is_pressed:
                 await reply.drained()
                 connection.resume()
+            else:
+                await connection.stirred()
         if connection.error is not None:
             self._end_broken(connection.error, is_stream=head.is_stream)
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,7 +38,7 @@ class Front:
             "/metrics": self._metrics_page,
         }
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
         """Every request of every client."""
         raw = request.raw_path
         path = raw.partition("?")[0] if raw[:1] == "/" else request.rel_url.raw_path
@@ -47,10 +47,15 @@ class Front:
             path = path.rstrip("/")
             api = BY_PATH.get(path)
         if api is not None and request.method == "POST" and not self.is_refusing:
-            return await self._proxy.handle(request, api, path)
+            return self._proxy.handle(request, api, path)
+        return self._own_answer(request, path, is_api=api is not None)
+
+    async def _own_answer(
+        self, request: web.BaseRequest, path: str, *, is_api: bool
+    ) -> web.StreamResponse:
         reply = Reply(request, self._clock)
         try:
-            self._answer(request, reply, path, is_api=api is not None)
+            self._answer(request, reply, path, is_api=is_api)
         except Refused as refused:
             if not request.content.is_eof():
                 reply.keep_alive = False

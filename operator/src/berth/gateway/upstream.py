@@ -45,7 +45,9 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_reused = False
         self.is_closed = False
-        self._parser: httptools.HttpResponseParser | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_asked = False
+        """An exchange is under way."""
         self._waiter: asyncio.Future[None] | None = None
         self._can_write: asyncio.Future[None] | None = None
         self._write_paused = False
@@ -67,19 +69,28 @@ class Connection(asyncio.Protocol):
     # -- one exchange --------------------------------------------------------------------------
 
     async def ask(self, head: bytes, body: bytes | Spooled) -> None:
-        """Send a request; returns when the answer's head is there. Raises UpstreamError."""
-        self._reset()
-        self._parser = httptools.HttpResponseParser(self)
-        if isinstance(body, Spooled):
-            await self._send_spooled(head, body)
-        elif len(body) < JOIN_BELOW:
-            self._transport.write(head + body)
-        else:
-            self._transport.writelines((head, body))
-        while not self.has_head:
-            if self.error is not None:
-                raise self.error
-            await self._stir()
+        """Send a request; returns when the answer's head is there. Raises UpstreamError.
+
+        However it fails, the connection is closed.
+        """
+        if self.is_reused:
+            self._reset()
+        self._is_asked = True
+        try:
+            if isinstance(body, Spooled):
+                await self._send_spooled(head, body)
+            elif len(body) < JOIN_BELOW:
+                self._transport.write(head + body)
+            else:
+                self._transport.writelines((head, body))
+            while not self.has_head:
+                if self.error is not None:
+                    raise self.error
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        except BaseException:
+            self.abort()
+            raise
 
     async def _send_spooled(self, head: bytes, body: Spooled) -> None:
         self._transport.write(head)
@@ -125,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """The exchange is over: keep the connection when it may serve again, else close it."""
-        self._parser = None
+        self._is_asked = False
         self._sink = None
         is_idle = self.is_complete and self._keep and self.error is None and not self.is_closed
         if is_idle and self._transport.get_write_buffer_size() == 0:
@@ -136,17 +147,14 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; the runner sees that nobody listens."""
-        self._parser = None
+        self._is_asked = False
         self._sink = None
         if not self.is_closed:
             self._transport.abort()
 
     async def _stir(self) -> None:
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        await self._waiter
 
     def wake(self) -> None:
         """Let `stirred` return."""
@@ -165,15 +173,14 @@ class Connection(asyncio.Protocol):
         _probe_dead_peers(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        parser = self._parser
-        if parser is None or self.is_complete:
+        if not self._is_asked or self.is_complete:
             # Bytes that nobody asked for: the connection's framing cannot be trusted.
             self._keep = False
             self._transport.abort()
             return
         self.has_data = True
         try:
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError as err:
             self.error = UpstreamError(f"the runner's answer is not HTTP: {err}")
             self._transport.abort()
@@ -192,7 +199,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._pool.drop(self)
-        if self._parser is not None and not self.is_complete:
+        if self._is_asked and not self.is_complete:
             if self.has_head and self.error is None and not self._is_framed():
                 self.is_complete = True
                 if self._sink is not None:
@@ -223,14 +230,13 @@ class Connection(asyncio.Protocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        parser = cast("httptools.HttpResponseParser", self._parser)
-        status = parser.get_status_code()
+        status = self._parser.get_status_code()
         if status < 200:
             self.headers = []
             return
         self.status = status
         self.has_head = True
-        self._keep = parser.should_keep_alive()
+        self._keep = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
@@ -267,19 +273,15 @@ class Pool:
         kept = self._take(address)
         if kept is not None:
             try:
-                return await self._ask(kept, head, body)
+                await kept.ask(head, body)
             except UpstreamError:
                 if kept.has_data:
                     raise
-        return await self._ask(await self._connect(address), head, body)
-
-    async def _ask(self, connection: Connection, head: bytes, body: bytes | Spooled) -> Connection:
-        try:
-            await connection.ask(head, body)
-        except BaseException:
-            connection.abort()
-            raise
-        return connection
+            else:
+                return kept
+        fresh = await self._connect(address)
+        await fresh.ask(head, body)
+        return fresh
 
     async def _connect(self, address: Address) -> Connection:
         host, port = address

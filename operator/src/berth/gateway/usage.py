@@ -1,8 +1,10 @@
 """How many tokens did an answer have, by the engine's own word? Read from its last bytes only."""
 
+import re
 from dataclasses import dataclass
 
 TAIL = 8192
+_digits = re.compile(rb"\s*(\d{1,15})").match
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,22 @@ def read_usage(first: bytes, tail: bytes) -> Usage:
     cannot be mistaken for it: its quotes are escaped.
     """
     tail = tail[-TAIL:]
+    at = tail.rfind(b'"usage":')
+    if at < 0:
+        at = tail.rfind(b'"timings":')
+    finish = _word(tail, b'"finish_reason":') or _word(first[-TAIL:], b'"finish_reason":')
+    if at < 0:
+        return Usage(finish=finish)
+    figures = tail[at:]
     return Usage(
-        prompt=_number(tail, b'"prompt_tokens":', b'"input_tokens":', b'"prompt_n":'),
-        completion=_number(tail, b'"completion_tokens":', b'"output_tokens":', b'"predicted_n":'),
-        cached=_number(tail, b'"cached_tokens":', b'"cache_n":', b'"cache_read_input_tokens":'),
-        finish=_word(tail, b'"finish_reason":') or _word(first[-TAIL:], b'"finish_reason":'),
+        prompt=_number(figures, b'"prompt_tokens":', b'"input_tokens":', b'"prompt_n":'),
+        completion=_number(
+            figures, b'"completion_tokens":', b'"output_tokens":', b'"predicted_n":'
+        ),
+        cached=_number(figures, b'"cached_tokens":', b'"cache_n":', b'"cache_read_input_tokens":')
+        if b"cache" in figures
+        else None,
+        finish=finish,
     )
 
 
@@ -34,21 +47,18 @@ def _number(text: bytes, *names: bytes) -> int | None:
     for name in names:
         at = text.rfind(name)
         if at >= 0:
-            digits = text[at + len(name) : at + len(name) + 20].lstrip().split(b",")[0]
-            digits = digits.split(b"}")[0].strip()
-            if digits.isdigit():
-                return int(digits)
+            digits = _digits(text, at + len(name))
+            if digits is not None:
+                return int(digits[1])
     return None
 
 
 def _word(text: bytes, name: bytes) -> str:
     """The last string value of ``name``; nulls (of chunks before the last) are passed over."""
-    at = text.rfind(name + b'"')
-    gap = 0
-    if at < 0:
-        at, gap = text.rfind(name + b' "'), 1
-    if at < 0:
-        return ""
-    start = at + len(name) + 1 + gap
-    end = text.find(b'"', start, start + 32)
-    return text[start:end].decode("ascii", "replace") if end > 0 else ""
+    at = text.rfind(name)
+    while at >= 0:
+        value = text[at + len(name) : at + len(name) + 32].lstrip()
+        if value.startswith(b'"'):
+            return value[1:].partition(b'"')[0].decode("ascii", "replace")
+        at = text.rfind(name, 0, at)
+    return ""
