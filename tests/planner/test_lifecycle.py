@@ -256,13 +256,13 @@ VERDICTS = [
     pytest.param(cluster(node(), model(needs=())), ("Down", "NeedsUnknown", "model a cannot be planned yet: NeedsUnknown"), id="needs unknown: nothing is placed (A21)"),
     pytest.param(
         cluster(node(), waiting(restarts=failed(Reason.CRASHED, count=2, next_retry=NOW + 2))),
-        ("Waiting", "CrashLoop", "model a failed 2 times in a row (CrashLoop); next try in 2 s"), id="backing off"),
+        ("Waiting", "CrashLoop", "model a failed 2 times in a row (CrashLoop); next try after 2 s"), id="backing off"),
     pytest.param(
         cluster(node(), waiting(restarts=failed(Reason.CRASHED, count=5, next_retry=NOW + 16, message="exit 1"))),
-        ("Failed", "CrashLoop", "model a failed 5 times in a row (CrashLoop): exit 1; next try in 16 s"), id="five failures in a row"),
+        ("Failed", "CrashLoop", "model a failed 5 times in a row (CrashLoop): exit 1; next try after 16 s"), id="five failures in a row"),
     pytest.param(
         cluster(node(), waiting(restarts=failed(Reason.LOAD_TIMEOUT, next_retry=NOW + 1))),
-        ("Failed", "LoadTimeout", "model a failed once (LoadTimeout); next try in 1 s"), id="a load that ran out of time (C13)"),
+        ("Failed", "LoadTimeout", "model a failed once (LoadTimeout); next try after 1 s"), id="a load that ran out of time (C13)"),
     pytest.param(cluster(node(), model(restarts=failed(Reason.BAD_FLAGS, terminal=True, message="unknown flag --x"))), ("Failed", "BadFlags", "unknown flag --x"), id="a terminal failure"),
 ]  # fmt: skip
 

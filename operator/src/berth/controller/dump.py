@@ -3,33 +3,14 @@
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from berth.planner.actions import Plan
+from berth.planner.snapshot import dump
 from berth.planner.state import State
 from berth.reasons import Reason
 
 log = logging.getLogger(__name__)
-
-
-def state_json(state: State) -> str:
-    """The snapshot as JSON; sets are sorted lists, so that two dumps can be compared."""
-    return json.dumps(_plain(state), indent=1, sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(member) for key, member in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(_plain(member) for member in value)
-    if isinstance(value, list | tuple):
-        return [_plain(member) for member in value]
-    return value
 
 
 class BugKeeper:
@@ -54,7 +35,8 @@ class BugKeeper:
         for _, message in new:
             log.error("a bug in the planner: %s; the snapshot is in %s", message, path)
         try:
-            path.write_text(state_json(state), encoding="utf-8")
+            text = json.dumps(dump(state), indent=1, sort_keys=True)
+            path.write_text(text, encoding="utf-8")
         except OSError as err:
             log.warning("the snapshot could not be written: %s", err)
             return None

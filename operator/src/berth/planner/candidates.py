@@ -10,7 +10,6 @@ from berth.planner.book import ALLOCATABLE, Book, NodeBook, short_name
 from berth.planner.state import HOST, Claim, Device, Need, Node, Taint, Toleration
 from berth.planner.wishes import Wish
 from berth.reasons import Reason
-from berth.units import show_seconds
 
 MAX_DEVICE_SETS = 128
 """Sets of devices tried on one node: 8 devices, 4 at a time, are 70."""
@@ -111,8 +110,7 @@ def refuse_excluded(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
     for name, until in wish.model.restarts.excluded:
         if name == node.name and until > book.state.now:
             book.wake(until)
-            left = show_seconds(until - book.state.now)
-            message = f"a load failed here, left out for another {left}"
+            message = "a load failed here, the node is left out for a while"
             return PlaceNo(node.name, "", Reason.EXCLUDED, message=message)
     return None
 

@@ -16,6 +16,7 @@ from berth.planner.eviction import (
     plan_victims,
 )
 from berth.planner.refusals import pinned_in_the_way, plan_refusal
+from berth.planner.restarts import backoff_s
 from berth.planner.search import (
     Search,
     all_candidates,
@@ -27,6 +28,7 @@ from berth.planner.search import (
 from berth.planner.state import HOST, Runner, Stage
 from berth.planner.wishes import Want, Wish, wish_for
 from berth.reasons import Reason
+from berth.units import show_seconds
 
 NOW, COMING, VICTIMS, LATER = 0, 1, 2, 3
 """How a place can be had: free, once what is leaving has left, by victims, some other time."""
@@ -100,10 +102,11 @@ def refuse_restart(book: Book, wish: Wish) -> bool:
         book.refuse(Refuse(model.key, reason, message, final=True))
         return True
     if restarts.next_retry is not None and restarts.next_retry > book.state.now:
-        left = restarts.next_retry - book.state.now
         told = f": {restarts.message}" if restarts.message else ""
         times = "once" if restarts.count == 1 else f"{restarts.count} times in a row"
-        message = f"model {name} failed {times} ({reason}){told}; next try in {left:.0f} s"
+        # The pause, not what is left of it: a message that counts down would be written every pass.
+        pause = show_seconds(backoff_s(restarts.count))
+        message = f"model {name} failed {times} ({reason}){told}; next try after {pause}"
         book.refuse(Wait(model.key, reason, message, until=restarts.next_retry))
         return True
     return False
