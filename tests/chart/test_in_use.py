@@ -9,7 +9,8 @@ from api.bay import bay as open_bay
 from chart.places import NAMESPACE
 from cluster import stack as stacks
 
-pytestmark = pytest.mark.api
+# The whole stack starts in the first test's set-up and ends in the last one's.
+pytestmark = [pytest.mark.api, pytest.mark.timeout(300)]
 PROGRAMS = ("controller", "gateway")
 RARE = {("patch", f"{kind}/status") for kind in ("demands", "holds", "profiles", "residencies")}
 """Rights of the controller that need a gateway that is gone, or a kind that this test has none of."""
