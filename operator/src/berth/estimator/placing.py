@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from berth.estimator.settings import AUTO, CPU, Device, Settings
+from berth.facts import MAX_BLOCKS
 
 MOE = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that ``--cpu-moe`` and ``--n-cpu-moe`` keep on the host."""
@@ -108,8 +109,12 @@ def _overrides(settings: Settings) -> list[tuple[str, str]]:
         )
     if settings.cpu_moe:
         found.append((r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", CPU))
-    found += [(MOE.format(number), CPU) for number in range(max(settings.n_cpu_moe, 0))]
-    found += [(DENSE.format(number), CPU) for number in range(max(settings.n_cpu_ffn, 0))]
+    found += [
+        (MOE.format(number), CPU) for number in range(min(max(settings.n_cpu_moe, 0), MAX_BLOCKS))
+    ]
+    found += [
+        (DENSE.format(number), CPU) for number in range(min(max(settings.n_cpu_ffn, 0), MAX_BLOCKS))
+    ]
     return found
 
 

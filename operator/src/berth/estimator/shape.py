@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.estimator import architectures as arch
-from berth.facts import Facts
+from berth.facts import MAX_BLOCKS, Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def shape_of(facts: Facts) -> Shape:
 
 def _shape(facts: Facts) -> Shape:
     name = facts.architecture
-    blocks = min(facts.layers or 0, 4096)
-    trunk = max(blocks - (facts.integer("nextn_predict_layers") or 0), 0)
+    blocks = min(max(facts.layers or 0, 0), MAX_BLOCKS)
+    trunk = max(blocks - max(facts.integer("nextn_predict_layers") or 0, 0), 0)
     window = window_of(facts)
     numbers = _numbers(facts)
     layers = tuple(_layer(facts, numbers, number, window) for number in range(trunk))
@@ -165,7 +165,7 @@ def _layer(facts: Facts, numbers: _Numbers, number: int, window: int) -> Layer:
 
 
 def _numbers(facts: Facts) -> _Numbers:
-    count = facts.layers or 0
+    count = min(max(facts.layers or 0, 0), MAX_BLOCKS)
     heads = facts.per_layer("attention.head_count") or (0,) * count
     kv_heads = facts.per_layer("attention.head_count_kv") or heads
     first = heads[0] if heads else 0

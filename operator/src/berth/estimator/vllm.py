@@ -9,7 +9,7 @@ fitted and rounded up.
 import math
 from dataclasses import dataclass
 
-from berth.facts import Facts, TensorGroup
+from berth.facts import MAX_BLOCKS, Facts, TensorGroup
 from berth.units import Bytes, GiB
 
 BLOCK = 16
@@ -175,7 +175,7 @@ class _Cache:
 def _kinds(facts: Facts) -> tuple[tuple[str, int], ...]:
     """How many layers of each kind: ``full``, ``sliding``, ``state``."""
     said = facts.hparams.get("layer_kinds")
-    count = facts.layers or 0
+    count = min(max(facts.layers or 0, 0), MAX_BLOCKS)
     interval = facts.integer("full_attention_interval") or 0
     if isinstance(said, tuple):
         kinds = [str(kind) for kind in said[:count]]

@@ -11,11 +11,23 @@ from typing import Any
 
 from berth.facts.tensors import Tensor, TensorGroup, group_tensors
 
-__all__ = ["MAX_JSON", "Facts", "Scalar", "Tensor", "TensorGroup", "Value", "group_tensors"]
+__all__ = [
+    "MAX_BLOCKS",
+    "MAX_JSON",
+    "Facts",
+    "Scalar",
+    "Tensor",
+    "TensorGroup",
+    "Value",
+    "group_tensors",
+]
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
 """A header's value: one number or word, or one number per layer."""
+
+MAX_BLOCKS = 4096
+"""No model has more blocks; a header that says so is not believed."""
 
 MAX_JSON = 32 << 10
 """The most bytes that the JSON of one model's facts may take in a Model's status."""
@@ -85,7 +97,7 @@ class Facts:
     def per_layer(self, key: str) -> tuple[int, ...] | None:
         """A key's number for each block: an array as it stands, a scalar repeated; None where missing."""
         value = self.hparams.get(key)
-        count = self.layers or 0
+        count = min(max(self.layers or 0, 0), MAX_BLOCKS)
         if isinstance(value, tuple):
             numbers = tuple(int(number) for number in value if isinstance(number, int | float))
             return (numbers + numbers[-1:] * count)[:count] if numbers else None

@@ -17,6 +17,7 @@ class HeaderReason(StrEnum):
     SOURCE_FORBIDDEN = "SourceForbidden"
     SOURCE_TOO_SLOW = "SourceTooSlow"
     SOURCE_FAILED = "SourceFailed"
+    FACTS_TOO_LARGE = "FactsTooLarge"
 
 
 class HeaderError(Exception):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.facts import Facts, TensorGroup, Value, group_tensors
+from berth.facts import MAX_BLOCKS, Facts, TensorGroup, Value, group_tensors
 from berth.facts.ggml import QUANTISED
 from berth.headers.errors import HeaderError, HeaderReason, invalid_gguf
 from berth.headers.gguf import GgufHeader, parse_gguf
@@ -35,6 +35,9 @@ def gguf_facts(headers: Sequence[GgufHeader]) -> Facts:
     hparams = _hparams(first, architecture)
     warnings = [warning for header in headers for warning in header.warnings]
     groups = group_tensors(tensors)
+    blocks = hparams.get("block_count", 0)
+    if isinstance(blocks, int) and blocks > MAX_BLOCKS:
+        raise invalid_gguf(f"{blocks} blocks are more than any model has")
     facts = Facts(
         format="gguf",
         architecture=architecture,

@@ -26,7 +26,16 @@ def read_path(path: str) -> tuple[Facts, list[FileRef]]:
 
     Raises HeaderError.
     """
-    place = Path(path)
+    try:
+        return _read(Path(path))
+    except PermissionError as err:
+        text = f"{err.filename or path} may not be read: files must be readable by any user"
+        raise HeaderError(HeaderReason.SOURCE_UNAUTHORIZED, text) from err
+    except OSError as err:
+        raise HeaderError(HeaderReason.SOURCE_UNREACHABLE, f"{path}: {err.strerror}") from err
+
+
+def _read(place: Path) -> tuple[Facts, list[FileRef]]:
     if place.is_dir():
         names = sorted(entry.name for entry in place.iterdir() if entry.is_file())
         files = [place / name for name in choose_files(names, (), str(place))]

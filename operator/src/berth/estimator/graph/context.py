@@ -11,6 +11,7 @@ from berth.estimator.settings import Settings
 from berth.estimator.shape import Layer, Shape
 from berth.estimator.weights import OUTPUT_NORM_AS_INPUT, tensor_owner
 from berth.facts import Facts, TensorGroup
+from berth.facts.ggml import BY_NAME
 
 
 class NoGraph(Exception):  # noqa: N818  it is an answer, not a fault
@@ -86,6 +87,8 @@ class Context:
     def _find(self, name: str, block: int) -> Node | None:
         for group in self.groups.get(name, ()):
             if block < 0 or any(start <= block < stop for start, stop in group.blocks):
+                if group.kind not in BY_NAME or not group.shape:
+                    raise NoGraph(name)
                 owner = tensor_owner(group, block, self.shape, self.placing)
                 node = self.stored(group.kind, dims(*group.shape), owner, weight=True)
                 node.name, node.block = name, block

@@ -7,7 +7,7 @@ comes first. A `Habit` says them; what a block has is read from its tensors.
 from dataclasses import dataclass
 
 from berth.estimator.graph import blocks as b
-from berth.estimator.graph.context import Context
+from berth.estimator.graph.context import Context, NoGraph
 from berth.estimator.graph.experts import experts
 from berth.estimator.graph.tensor import Node, like, mul_mat, reshape
 from berth.estimator.shape import Layer
@@ -132,6 +132,8 @@ def finish(c: Context, habit: Habit, x: Node) -> None:
 
 def _block(c: Context, habit: Habit, layer: Layer, x: Node, *, last: bool) -> Node:
     number, residual = layer.number, x
+    if not layer.attends:
+        raise NoGraph(f"block {number} does not attend")
     normed = x
     if habit.pre_norms:
         weight, bias = c.weight("attn_norm", number), c.weight("attn_norm", number, "bias")

@@ -86,7 +86,12 @@ def _built(context: Context) -> Context:
         for layer in shape.layers
         if layer.attends
     )
-    if not sound or not attending or context.sizes.slots > MOST_SLOTS:
+    kept = (
+        shape.encoder
+        or any(layer.keeps for layer in shape.layers)
+        or not any(layer.attends for layer in shape.layers)
+    )
+    if not sound or not attending or not kept or context.sizes.slots > MOST_SLOTS:
         raise NoGraph("the header's numbers")
     builder = SPECIAL.get(context.shape.architecture)
     if builder is not None:
