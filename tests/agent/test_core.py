@@ -12,9 +12,12 @@ from berth.agent.fetch_errors import HashMismatchError
 from berth.agent.health import Look
 from berth.agent.host import Process
 from berth.agent.views import Views
-from berth.kube.refs import PODS, SECRETS
+from berth.api.model import Model
+from berth.api.residency import Residency
+from berth.kube.refs import PODS, SECRETS, ref_of
 from berth.settings import Settings
 from berth.units import GiB, MiB
+from fakes.gguf import sparse_llama
 from fakes.node import FakeGpu
 
 FILE = {"name": "m.gguf", "url": "https://hub/m.gguf", "size": 4 * MiB, "sha256": "a" * 64}
@@ -230,6 +233,18 @@ async def test_a_restart_repeats_nothing_that_was_told(world: World):
     assert (world.status(), world.agent_writes()) == (told, writes)
 
 
+async def test_a_busy_runner_is_not_called_hung_because_the_agent_was_away(world: World):
+    world.runner()
+    async with world.agent():
+        world.pod()
+        world.probe.looks["10.0.0.1"] = BUSY
+        await world.until(lambda: (h := world.status().health) and h.busy == 1, "it is busy")
+    asked = world.probe.asked
+    async with world.agent():
+        await world.until(lambda: world.probe.asked > asked + 3, "it is looked at again")
+        assert state_of(world) == "Ready"
+
+
 async def test_what_was_told_of_a_pod_that_is_gone_is_not_taken_up(world: World):
     world.runner()
     async with world.agent():
@@ -286,6 +301,28 @@ async def test_while_the_api_server_is_away_probing_goes_on_and_the_newest_is_wr
         world.kube.away = False
         await world.until(lambda: world.status().health.busy == 3, "the newest is written")
         assert world.agent_writes() == before + 1
+
+
+async def test_facts_of_a_host_path_are_in_the_inventory_and_stay_over_a_restart(world: World):
+    folder = world.folder / "host/data"
+    sparse_llama(folder / "m.gguf", weights=1 << 20)
+    world.settings["BERTH_HOST_ROOT"] = str(world.folder / "host")
+    source = {"path": {"hostPath": "/data", "path": "m.gguf"}}
+    world.kube.put(
+        ref_of(Model),
+        {"metadata": {"name": "m", "namespace": NAMESPACE}, "spec": {"source": source}},
+    )
+    async with world.agent():
+        await world.until(lambda: world.inventory().paths, "the path is looked at")
+        assert world.inventory().paths[0].reason == "HostPathNotAllowed"
+        policy = {"nodeSelector": {"zone": "a"}, "hostPaths": ["/data"]}
+        world.kube.put(ref_of(Residency), {"metadata": {"name": "all"}, "spec": policy})
+        await world.until(lambda: world.inventory().paths[0].facts, "its header is read")
+        assert world.inventory().paths[0].facts.architecture == "llama"
+    seen = []
+    async with world.agent():
+        await world.until(lambda: seen.append(world.inventory().paths) or len(seen) > 50, "looks")
+        assert all(paths and paths[0].facts for paths in seen)
 
 
 async def test_on_a_unified_board_a_loaded_runner_is_counted_once(world: World):

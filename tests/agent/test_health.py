@@ -65,6 +65,14 @@ def test_a_draining_runner_is_never_called_hung():
     assert last(IDLE, *[NOBODY] * 200, draining=True) == "Silent"
 
 
+def test_a_hang_that_was_told_stands_until_there_is_a_sign_of_life():
+    told = Pulse(state="Hung", was_ready=True, busy=1, alive_at=100.0)
+    still = next_pulse(told, busy(7), now=101.0, hang_s=120, draining=False)
+    assert still.state == "Hung"
+    alive = next_pulse(still, busy(8), now=102.0, hang_s=120, draining=False)
+    assert alive.state == "Ready"
+
+
 def test_figures_that_come_and_go_are_no_progress():
     with_slots = Look(healthy=True, busy=1, progress={"tokens": 7, "decoded": 3})
     without = Look(healthy=True, busy=1, progress={"tokens": 7})
@@ -104,4 +112,5 @@ def test_nothing_hangs_within_the_timeout_of_a_sign_of_life(given_looks: list[Lo
         if advanced or not pulse.was_ready:
             assert pulse.state != "Hung"
         if pulse.state == "Hung":
+            # pulse.alive_at is 0.0 at the first look here, as time is.
             assert now - pulse.alive_at >= 20.0

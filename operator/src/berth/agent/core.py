@@ -96,6 +96,7 @@ class Agent:
                 group.create_task(self._work(group), name="agent")
         finally:
             self.views.remove(self)
+            await self.record.close()
             await self.occupants.close()
             await self.site.writer.close()
             if self._own_probe is not None:

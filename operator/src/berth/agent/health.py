@@ -54,8 +54,8 @@ def next_pulse(pulse: Pulse, look: Look, *, now: float, hang_s: float, draining:
 
     1. Until it has been ready once it is Starting: how long that may take is the controller's.
     2. Progress is life, however slow the health path is; so is an idle engine that answers.
-    3. No sign of life for ``hang_s`` while it has work, or after three failed checks: Hung.
-       A draining runner is never called so: its deadline ends it.
+    3. No sign of life for ``hang_s`` while it has work, or after three failed checks: Hung, until
+       there is one. A draining runner is never called so: its deadline ends it.
     4. Three failed checks in a row without that: Silent.
     """
     busy = _busy(pulse, look)
@@ -65,15 +65,17 @@ def next_pulse(pulse: Pulse, look: Look, *, now: float, hang_s: float, draining:
     failed = 0 if look.healthy else pulse.failed_checks + 1
     advanced = _has_advanced(pulse.progress, look.progress)
     idle = look.healthy and look.busy in (0, None) and busy == 0
-    first = not pulse.was_ready
+    is_alive = advanced or idle or not pulse.was_ready
     after = Pulse(
         busy=busy,
         failed_checks=0 if advanced else failed,
         was_ready=True,
         progress={**pulse.progress, **look.progress},
-        alive_at=now if advanced or idle or first else pulse.alive_at,
+        alive_at=now if is_alive else pulse.alive_at,
         counters=counters,
     )
+    if pulse.state == "Hung" and not is_alive and not draining:
+        return replace(after, state="Hung")
     return replace(after, state=_state(after, now=now, hang_s=hang_s, draining=draining))
 
 

@@ -57,6 +57,9 @@ class NodeRecord:
         self._wake = asyncio.Event()
         self._hurry_until = float("-inf")
         self._started = site.stamp()
+        self._inspection: asyncio.Task[None] | None = None
+        self._found: list[InspectedPath] = []
+        """Of the last inspection; after a restart of the one before, until there is a new one."""
         self.info = NodeInfo()
         self.epoch = 0
         self.guard_kills = 0
@@ -84,6 +87,7 @@ class NodeRecord:
         found = NodeInventory.model_validate(raw)
         self.epoch = found.status.epoch
         self.guard_kills = found.status.guard_kills
+        self._found = found.status.paths
         if found.status != NodeInventoryStatus():
             self._written = found.status
         self.is_open = True
@@ -125,8 +129,9 @@ class NodeRecord:
         self._wake.clear()
         hurry = self._site.clock() <= self._hurry_until + _SETTLE_S
         self.epoch = max(self.epoch, epoch)
-        paths = await self._paths.inspect(models, allowed)
-        status = await self._look(paths)
+        if self._inspection is None:
+            self._inspection = asyncio.create_task(self._inspect(list(models), list(allowed)))
+        status = await self._look()
         now = self._site.clock()
         passed = now - self._written_at
         before = self._written
@@ -136,7 +141,22 @@ class NodeRecord:
         self._site.writer.put(self._subject, status.wire())
         return before is None or memory_has_moved(before, status)
 
-    async def _look(self, paths: list[InspectedPath]) -> NodeInventoryStatus:
+    async def _inspect(self, models: list[Model], allowed: list[str]) -> None:
+        """Beside everything else: a header is read in up to a minute."""
+        try:
+            found = await self._paths.inspect(models, allowed)
+        finally:
+            self._inspection = None
+        if found != self._found:
+            self._found = found
+            self.look()
+
+    async def close(self) -> None:
+        if self._inspection is not None:
+            self._inspection.cancel()
+            await asyncio.gather(self._inspection, return_exceptions=True)
+
+    async def _look(self) -> NodeInventoryStatus:
         sample = await self._site.live.sample(max_age_s=0.5)
         host = self._site.live.host
         disk = await asyncio.to_thread(host.disk)
@@ -147,7 +167,7 @@ class NodeRecord:
                 disk=disk,
                 cpus=host.cpus(),
                 files=files,
-                paths=paths,
+                paths=self._found,
                 epoch=self.epoch,
                 started=self._started,
                 guard_kills=self.guard_kills,

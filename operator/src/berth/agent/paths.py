@@ -1,5 +1,6 @@
 """What is in the host paths that Models name? Only the node can see them, and only where allowed."""
 
+import asyncio
 import json
 import logging
 import os
@@ -77,14 +78,15 @@ class Paths:
         return _within_limit(found)
 
     async def _inspect(self, path: str, prefixes: list[str]) -> InspectedPath:
-        real = resolve(path, prefixes, self._root)
+        # Off the event loop: a path may lie on a server that does not answer.
+        real = await asyncio.to_thread(resolve, path, prefixes, self._root)
         if real is None:
             return InspectedPath(
                 path=path,
                 reason=Reason.UNTRUSTED_PATH,
                 message=f"{path} is not within hostPaths of this node's Residency, or leads out of it",
             )
-        stamp = _stamp(real)
+        stamp = await asyncio.to_thread(_stamp, real)
         known = self._known.get(path)
         if known is not None and known.stamp == stamp:
             return known.found

@@ -50,7 +50,7 @@ class RunnerWork:
         found = runner.status.agent or AgentStatus()
         self.fetch = found.fetch
         self.admission = found.admission
-        self.seen = _seen_before(found)
+        self.seen = _seen_before(found, now=site.clock())
         self.is_fetched = False
         self.available_before: int | None = None
         """MemAvailable when it was admitted; what it lost by the load is seen when it is up."""
@@ -359,8 +359,11 @@ class RunnerWork:
         return Quiet(since=timestamp(rest.since), drain_seen=rest.order)
 
 
-def _seen_before(found: AgentStatus) -> Seen:
-    """What an agent that lived before on this node has told, so that a restart takes nothing back."""
+def _seen_before(found: AgentStatus, *, now: float) -> Seen:
+    """What an agent that lived before on this node has told, so that a restart takes nothing back.
+
+    Silence counts from now: nobody looked while no agent was here.
+    """
     health, rest = found.health, None
     if found.quiet is not None:
         rest = Rest(since=moment_of(found.quiet.since), order=found.quiet.drain_seen)
@@ -371,6 +374,7 @@ def _seen_before(found: AgentStatus) -> Seen:
         busy=health.busy,
         failed_checks=health.failed_checks,
         was_ready=health.state in ("Ready", "Silent", "Hung"),
+        alive_at=now,
         counters=Counters(health.served, health.prompt_tokens, health.tokens),
     )
     return Seen(pulse=pulse, since=health.since, memory=found.memory, rest=rest)
