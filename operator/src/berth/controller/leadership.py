@@ -31,11 +31,11 @@ class LeaseTerms:
 
     @property
     def renew_s(self) -> float:
-        return self.duration_s / 3
+        return self.duration_s / 6
 
     @property
     def deadline_s(self) -> float:
-        return self.duration_s * 2 / 3
+        return self.duration_s * 0.8
 
 
 def own_identity(pod: str) -> str:

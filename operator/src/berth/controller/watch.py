@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _SERVER_TIMEOUT_S = 240
 _CLIENT_TIMEOUT_S = 300
 _ALIVE_S = 25.0
-"""The Lease is renewed every 5 s: five missed echoes mean that the watch is not alive."""
+"""The Lease is renewed every 2.5 s: ten missed echoes mean that the watch is not alive."""
 _RESYNC_S = 300.0
 _LOOK_S = 5.0
 
