@@ -394,7 +394,8 @@ class World:
             if len(others) > 1 or place.node.policy.max_runners or made.runner:
                 continue
             moved = {a.runner for a in plan.actions if isinstance(a, (Spare, Stop))}
-            if any(r.node == made.place.node and r.uid in moved for r in state.runners):
+            here = [r for r in state.runners if r.node == made.place.node]
+            if any(r.uid in moved or r.drain is not None for r in here):
                 continue
             lacks = place.lacks(amounts(place.node, made.claim, place.unified))
             drains = {
