@@ -6,6 +6,7 @@ A closed form, fitted to none and derived from the largest tensors that live at 
 
 from dataclasses import dataclass
 
+from berth.estimator.architectures import FOLLOWED
 from berth.estimator.cache import cache_kind
 from berth.estimator.effective import Effective
 from berth.estimator.graph.context import NoGraph
@@ -169,6 +170,9 @@ def compute_buffers(
     used = [
         device for device in placing.devices if device.name in {*placing.blocks, placing.output}
     ]
+    if shape.architecture not in FOLLOWED:
+        # Nothing is known of its graph: twice the largest tensors of a transformer of these widths.
+        closed = Closed(2 * closed.whole, 2 * closed.device, 2 * closed.host)
     if not used:
         return ComputeBytes({CPU: closed.whole}, exact=False)
     whole = CPU not in placing.blocks

@@ -4,8 +4,8 @@ Measured on llama-server b11434 (notes on memory, sections 3.8 and 6): heap and 
 context checkpoints, and what a GPU's driver keeps for each process.
 """
 
-from berth.estimator.effective import Effective
-from berth.estimator.settings import Settings
+from berth.estimator.effective import CELL_STEP, Effective
+from berth.estimator.settings import Settings, round_up
 from berth.estimator.shape import Shape
 from berth.facts import Facts
 from berth.units import MiB
@@ -42,8 +42,13 @@ def prompt_cache(settings: Settings, cache_bytes: int, sizes: Effective) -> int:
     return sizes.slots * (cache_bytes + SAVED_PROMPT * sizes.context)
 
 
-def checkpoint_bytes(shape: Shape, settings: Settings, sizes: Effective, kv_swa: int) -> int:
-    """Anonymous bytes that context checkpoints may grow to: of each slot so many recurrent states and windows."""
+def checkpoint_bytes(shape: Shape, settings: Settings, sizes: Effective, window: int) -> int:
+    """Anonymous bytes that context checkpoints may grow to: of each slot so many states and windows.
+
+    ``window`` is the cache of all sliding layers, all streams together; a checkpoint holds one slot's part.
+    """
     state = sum(4 * (shape.state_r + shape.state_s) for layer in shape.layers if layer.recurrent)
-    window = kv_swa // max(sizes.streams, 1) if not settings.swa_full else 0
-    return max(settings.ctx_checkpoints, 0) * sizes.slots * (state + window)
+    own = min(sizes.window_cells, round_up(shape.window + sizes.ubatch, CELL_STEP))
+    cells = sizes.window_cells * sizes.streams
+    part = 0 if settings.swa_full or not cells else window * own // cells
+    return max(settings.ctx_checkpoints, 0) * sizes.slots * (state + part)
