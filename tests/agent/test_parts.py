@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from berth.agent.cgroups import PodFigures
 from berth.agent.engines import find_engines
 from berth.agent.gpus import Gpu, GpuProcess, GpuSample
+from berth.agent.guard import must_act, victim
 from berth.agent.host import HostMemory, Process
 from berth.agent.journal import Journal
 from berth.agent.live import Measured, Sample, measured
@@ -21,7 +23,7 @@ from berth.agent.serve import serving
 from berth.api.model import Model
 from berth.api.residency import Residency
 from berth.api.runner import DeviceUse, MemoryUse
-from berth.planner.state import Claim
+from berth.planner.state import Claim, Stage
 from berth.units import Bytes, GiB
 from fakes.gguf import sparse_llama
 from fakes.node import FakeGpu, FakeNode, Holding
@@ -253,6 +255,45 @@ def test_peaks_are_kept_and_unknown_figures_change_nothing():
     assert first == MemoryUse(host=5, host_peak=5, devices=[DeviceUse(device="a", used=9, peak=9)])
     second = next_memory(first, Measured(host=Bytes(3), devices={}), ["a"])
     assert (second.host, second.host_peak, second.devices) == (3, 5, first.devices)
+
+
+# -- guard -------------------------------------------------------------------------------------
+
+
+def loading(name: str, held: int, *, up: bool = False, pod: bool = True) -> SimpleNamespace:
+    """As much of a RunnerWork as the guard looks at."""
+    return SimpleNamespace(
+        name=name,
+        pod="pod" if pod else None,
+        stage=Stage.UP if up else Stage.STARTING,
+        seen=SimpleNamespace(held=Measured(host=Bytes(held))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("works", "want"),
+    [
+        pytest.param([], None, id="nobody"),
+        pytest.param([loading("up", 9, up=True)], None, id="what is up stays"),
+        pytest.param([loading("none", 9, pod=False)], None, id="nothing runs of it"),
+        pytest.param(
+            [loading("a", 1), loading("b", 9), loading("c", 3)], "b", id="the largest load"
+        ),
+    ],
+)
+def test_whom_the_guard_ends(works, want):
+    found = victim(works)
+    assert (found.name if found else None) == want
+
+
+@pytest.mark.parametrize(
+    ("unified", "available", "want"),
+    [(True, 9, True), (True, 10, False), (False, 0, False)],
+)
+def test_when_the_guard_acts(unified: bool, available: int, want: bool):
+    gpu = Gpu("G", 0, unified=unified)
+    found = Sample(HostMemory(Bytes(99), Bytes(available)), GpuSample((gpu,)), at=0.0)
+    assert must_act(found, Bytes(10)) is want
 
 
 # -- health port -------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ class Live:
             return self._last
 
     async def measure(self, pod_uid: str) -> Measured:
-        """What the pod with this uid holds; nothing is known of one without a cgroup."""
+        """What the pod with this uid holds; nothing is known of one that runs no process (yet)."""
         figures = await asyncio.to_thread(self.host.pod, pod_uid)
-        if figures is None:
+        if figures is None or not figures.pids:
             return Measured()
         sample = await self.sample(max_age_s=1.0)
         return measured(figures, sample.gpus.gpus)
