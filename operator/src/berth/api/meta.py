@@ -15,9 +15,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 LABEL_MODEL = f"{GROUP}/model"
 LABEL_RUNNER = f"{GROUP}/runner"
 LABEL_RUNNER_UID = f"{GROUP}/runner-uid"
+LABEL_INSPECTS = f"{GROUP}/inspects"
+"""On a pod that looks at the files of a claim: its Model. Never with LABEL_MODEL: it is no runner."""
 LABEL_MANAGED = "app.kubernetes.io/managed-by"
 ANNOTATION_CLAIM = f"{GROUP}/claim"
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+ANNOTATION_SOURCE_HASH = f"{GROUP}/source-hash"
 ANNOTATION_LOAD = f"{GROUP}/load-requested"
 """Load by hand: any new value (the CLI writes the time) asks for the model once."""
 ANNOTATION_UNLOAD = f"{GROUP}/unload-requested"
@@ -91,7 +94,13 @@ def moment_of(stamp: str) -> float:
 class Wire(BaseModel):
     """Base of every API type: camelCase on the wire; fields of a newer release are ignored."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        # `kubectl explain` shows what the code says.
+        use_attribute_docstrings=True,
+    )
 
     def wire(self) -> dict[str, Any]:
         """The JSON form, without fields that are unset."""

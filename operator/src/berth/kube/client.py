@@ -7,6 +7,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 
 from berth.kube.refs import Ref
@@ -59,12 +60,17 @@ class Kube:
     async def connect(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
         """By kubeconfig when one is named, by service account inside a pod, else the default one."""
         settings = client.Configuration()
-        if kubeconfig is None and context is None and _in_pod():
-            config.load_incluster_config(client_configuration=settings)
-        else:
-            await config.load_kube_config(
-                config_file=kubeconfig, context=context, client_configuration=settings
-            )
+        try:
+            if kubeconfig is None and context is None and _in_pod():
+                config.load_incluster_config(client_configuration=settings)
+            else:
+                await config.load_kube_config(
+                    config_file=kubeconfig, context=context, client_configuration=settings
+                )
+        except (config.ConfigException, OSError, yaml.YAMLError) as err:
+            raise ApiUnreachableError(
+                f"no usable kubeconfig ({err}); set KUBECONFIG or name one"
+            ) from err
         settings.connection_pool_maxsize = 64
         settings.retries = False
         return cls(client.ApiClient(settings))
