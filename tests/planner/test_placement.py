@@ -1,10 +1,10 @@
-"""Where does a wanted model go, who makes room, and what is told where it goes nowhere?"""
+"""Where does a wanted model go?"""
 
 from collections.abc import Sequence
 
 import pytest
 
-from berth.planner.actions import Action, Drain, Plan, Prepare, Refuse, Reserve, Stop, Wait
+from berth.planner.actions import Reserve, Stop, Wait
 from berth.planner.plan import make_plan
 from berth.planner.state import Need, Stage, State, Taint, Toleration
 from berth.reasons import Reason
@@ -13,7 +13,6 @@ from builders import (
     cluster,
     cpu_node,
     device,
-    draining,
     failed,
     gib,
     model,
@@ -23,32 +22,9 @@ from builders import (
     runner,
     waiting,
 )
+from planner.told import only, places, refusals
 
 FILES = (("sha-a", gib(3)),)
-
-
-def places(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What was placed: the kind, the node, and the devices by their last figure."""
-    return [
-        (type(a).__name__, a.place.node, tuple(uuid.rpartition("-")[2] for uuid in a.place.devices))
-        for a in plan.actions
-        if isinstance(a, (Prepare, Reserve))
-    ]
-
-
-def victims(plan: Plan) -> list[str]:
-    return [a.runner for a in plan.actions if isinstance(a, Drain) and a.reason is Reason.MAKE_ROOM]
-
-
-def refusals(plan: Plan) -> list[tuple[Reason, bool]]:
-    return [(a.reason, a.final) for a in plan.actions if isinstance(a, Refuse)]
-
-
-def only(plan: Plan, kind: type[Action]) -> Action:
-    found = [a for a in plan.actions if isinstance(a, kind)]
-    assert len(found) == 1, plan.actions
-    return found[0]
-
 
 PLACED = [
     pytest.param(
@@ -287,293 +263,6 @@ PLACED = [
 def test_a_wanted_model_gets_its_place(state: State, want: Sequence[object]) -> None:
     assert places(make_plan(state)) == want
     assert make_plan(state) == make_plan(state)
-
-
-VICTIMS = [
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20)),
-        ["r-b"],
-        id="an idle runner makes room",
-    ),
-    pytest.param(
-        cluster(
-            node(gpus=2), waiting("a", 20),
-            model("b", 20, used=NOW - 100), runner("b", 20),
-            model("c", 20, used=NOW - 200), runner("c", 20, at=1),
-        ),
-        ["r-c"],
-        id="the least recently used goes first",
-    ),
-    pytest.param(
-        cluster(
-            node(gpus=2), waiting("a", 20),
-            model("b", 20, used=NOW - 100), runner("b", 20),
-            model("c", 20, used=NOW - 200, priority=5), runner("c", 20, at=1),
-        ),
-        ["r-b"],
-        id="the lower priority goes first",
-    ),
-    pytest.param(
-        cluster(
-            node(gpus=2), waiting("a", 20),
-            model("b", 20, used=NOW - 100), runner("b", 20),
-            model("c", 20, used=NOW - 900, min_replicas=1), runner("c", 20, at=1),
-        ),
-        ["r-b"],
-        id="kept-loaded runners go last",
-    ),
-    pytest.param(
-        cluster(
-            node(), waiting("a", 16),
-            model("b", 4, used=NOW - 300), runner("b", 4),
-            model("c", 4, used=NOW - 200), runner("c", 4),
-            model("d", 12, used=NOW - 100), runner("d", 12),
-        ),
-        ["r-d"],
-        id="a member of the set that is not needed is not stopped",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, busy=1)),
-        [],
-        id="a busy runner is never a victim",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), waiting("b", 20), runner("b", 20)),
-        [],
-        id="a runner whose model has requests waiting is never a victim",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, stage=Stage.STARTING)),
-        [],
-        id="a loading runner is never a victim",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20, pinned=True), runner("b", 20)),
-        [],
-        id="a pinned runner is never a victim",
-    ),
-    pytest.param(
-        cluster(
-            node(), waiting("a", 23),
-            model("b", 10), runner("b", 10), model("c", 10), runner("c", 10, busy=1),
-        ),
-        [],
-        id="where no set is enough nobody is touched",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 30), model("b", 20), runner("b", 20)),
-        [],
-        id="a model that can never fit evicts nobody",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20), healthy_since=NOW - 30),
-        [],
-        id="nobody is evicted until the watches have been healthy for a while",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, up_since=NOW - 3)),
-        [],
-        id="who has just come up keeps its place until those who waited have reached it",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20, used=NOW - 1), runner("b", 20)),
-        [],
-        id="a report of no work is not believed right after a use",
-    ),
-    pytest.param(
-        cluster(
-            node(), waiting("a", 20, since=NOW - 61),
-            model("b", 20, waiting=3, waiting_since=NOW - 5), runner("b", 20, busy=1),
-        ),
-        ["r-b"],
-        id="a busy runner gives way to who waited for the fairness window",
-    ),
-    pytest.param(
-        cluster(
-            node(), waiting("a", 20, since=NOW - 61),
-            model("b", 20), runner("b", 20, busy=1, up_since=NOW - 30),
-        ),
-        [],
-        id="nobody loses its place before it had it for the fairness window",
-    ),
-    pytest.param(
-        cluster(
-            node(), waiting("a", 20),
-            model("b", 8), draining(runner("b", 8), newcomer="ns/z"),
-            waiting("z", 4), runner("z", 4, stage=Stage.RESERVED),
-            model("c", 12), runner("c", 12),
-        ),
-        ["r-c"],
-        id="the bytes of a draining runner count once",
-    ),
-    pytest.param(
-        cluster(node(), model("a", 20, min_replicas=1), model("b", 20, min_replicas=1), runner("b", 20)),
-        [],
-        id="two kept-loaded models that exclude each other do not swap",
-    ),
-    pytest.param(
-        cluster(node(), model("a", 20, min_replicas=1), model("b", 20, used=NOW - 10), runner("b", 20)),
-        [],
-        id="where nobody waits what was used a moment ago stays",
-    ),
-    pytest.param(
-        cluster(node(policy=policy(autoload=("a",))), model("a", 20), model("b", 20), runner("b", 20)),
-        [],
-        id="autoload takes from nobody",
-    ),
-    pytest.param(
-        cluster(
-            node(policy=policy(max_runners=2)), waiting("a", 2),
-            model("b", 2, used=NOW - 100), runner("b", 2), model("c", 2, used=NOW - 50), runner("c", 2),
-        ),
-        ["r-b"],
-        id="at the cap the least recently used makes room",
-    ),
-    pytest.param(
-        cluster(
-            node(host=193, gpus=0), waiting("a", None, host=100),
-            model("b", None, 50, used=NOW - 30), runner("b", None, 50),
-            model("c", None, 50, used=NOW - 60), runner("c", None, 50),
-        ),
-        ["r-c"],
-        id="eviction is by bytes, least recently used, until it fits (C18)",
-    ),
-    pytest.param(
-        cluster(
-            node(gpus=0, host=61),
-            *(m for i in range(3) for m in (model(f"p{i}", None, 10, pinned=True, used=NOW - 900), runner(f"p{i}", None, 10))),
-            model("u0", None, 10, used=NOW - 20), runner("u0", None, 10),
-            model("u1", None, 10, used=NOW - 10), runner("u1", None, 10),
-            waiting("a", None, host=20),
-        ),
-        ["r-u0"],
-        id="pinned models stay however old, the others go (C17)",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("state", "want"), VICTIMS)
-def test_the_cheapest_complete_set_of_victims(state: State, want: list[str]) -> None:
-    assert victims(make_plan(state)) == want
-
-
-REFUSED = [
-    pytest.param(
-        cluster(node(), waiting("a", 100)),
-        (Reason.NEVER_FITS, True),
-        "model a needs 100 GiB; the largest berth is gpu-1 cuda:0 with 24 GiB even when empty",
-        id="can never fit: final, with both numbers (C8)",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20, pinned=True), runner("b", 20)),
-        (Reason.ONLY_PINNED, True),
-        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by pinned models",
-        id="only pinned models in the way: final (C17)",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, busy=1)),
-        (Reason.BUSY, False),
-        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by runners in use",
-        id="fits once others end: a wait",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20, stage=Stage.STARTING)),
-        (Reason.LOAD_IN_PROGRESS, False),
-        "model a needs 20 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is held by loads under way",
-        id="a load is under way: a wait",
-    ),
-    pytest.param(
-        cluster(node(devices=(device(used=20.0),)), waiting(gpu=10)),
-        (Reason.MEMORY, False),
-        "model a needs 10 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is used by programs outside Berth",
-        id="strangers are in the way: a wait",
-    ),
-    pytest.param(
-        cluster(node(labels={"zone": "x"}), waiting(node_selector={"zone": "y"})),
-        (Reason.NO_NODE, True),
-        "model a needs 10 GiB; gpu-1: label zone is not y",
-        id="no node with the label: final",
-    ),
-    pytest.param(
-        cluster(node(), waiting(device="cuda:3")),
-        (Reason.NO_DEVICE, True),
-        "model a needs 10 GiB; gpu-1: no device cuda:3",
-        id="no node offers the device: final (D4)",
-    ),
-    pytest.param(
-        cluster(cpu_node(), waiting(device="cuda")),
-        (Reason.NO_DEVICE, True),
-        "model a needs 10 GiB; cpu-1: no device cuda",
-        id="no GPU at all: final (D4)",
-    ),
-    pytest.param(
-        cluster(node(), waiting(gpu=None, device="cpu")),
-        (Reason.CPU_NOT_ALLOWED, True),
-        "model a needs 1 GiB; gpu-1: no CPU runners here",
-        id="cpu where CPU runners are not allowed: final (D4)",
-    ),
-    pytest.param(
-        cluster(node(held_by="training"), waiting()),
-        (Reason.HELD, False),
-        "model a needs 10 GiB; gpu-1: held by training",
-        id="a hold: a wait",
-    ),
-    pytest.param(
-        cluster(node(ready=False, not_ready_since=NOW - 5), waiting()),
-        (Reason.NODE_NOT_READY, False),
-        "model a needs 10 GiB; gpu-1: the node is not ready",
-        id="the only node is not ready: a wait that names it (H20)",
-    ),
-    pytest.param(
-        cluster(node(agent_fresh=False), waiting()),
-        (Reason.NO_AGENT, False),
-        "model a needs 10 GiB; gpu-1: its agent has not reported lately",
-        id="a silent agent: a wait",
-    ),
-    pytest.param(
-        cluster(node(), waiting("a", 30), node("gpu-2", gpu=51.2, held_by="training")),
-        (Reason.HELD, False),
-        "model a needs 30 GiB; gpu-2: held by training",
-        id="only a held node is large enough: a wait, not a final no",
-    ),
-    pytest.param(
-        cluster(node(disk_free=gib(1)), waiting(files=FILES)),
-        (Reason.DISK_FULL, False),
-        "model a needs 3 GiB; the largest free berth is gpu-1 cuda:0 with 1 GiB",
-        id="no disk for the files: told so",
-    ),
-    pytest.param(
-        cluster(
-            node(policy=policy(max_runners=1)), waiting("a", 2), model("b", 2), runner("b", 2, busy=1)
-        ),
-        (Reason.CAP, False),
-        "model a needs 2 GiB; gpu-1 cuda:0: 1 runners are loaded, no more than 1 may be",
-        id="the cap, and nobody idle: a wait",
-    ),
-    pytest.param(
-        cluster(waiting()),
-        (Reason.NO_NODE, True),
-        "model a needs 10 GiB; no node may hold it",
-        id="no node at all: final",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("state", "want", "message"), REFUSED)
-def test_a_refusal_has_its_numbers(state: State, want: tuple[Reason, bool], message: str) -> None:
-    plan = make_plan(state)
-    assert refusals(plan) == [want]
-    told = only(plan, Refuse)
-    assert isinstance(told, Refuse)
-    assert told.message == message
-
-
-def test_a_refusal_lists_at_most_sixteen_places() -> None:
-    nodes = [node(f"gpu-{i}", gpu=8 + i) for i in range(40)]
-    told = only(make_plan(cluster(*nodes, waiting("a", 100))), Refuse)
-    assert isinstance(told, Refuse)
-    assert len(told.places) == 16
-    assert told.places[0].have == max(place.have for place in told.places)
 
 
 def test_a_model_whose_planning_has_a_bug_costs_only_itself() -> None:

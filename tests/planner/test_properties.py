@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from berth.planner.state import Policy, Stage
 from builders import gib, model, node
+from planner.promises import check_promises
 from planner.world import World
 
 NAMES = ("ns/a", "ns/b", "ns/c", "ns/d")
@@ -46,6 +47,7 @@ class Days(RuleBasedStateMachine):
         self.world = World(
             {n.name: n for n in fleet},
             {m.key: m for m in models},
+            promises=(check_promises,),
             load_s=load_s,
             stop_s=stop_s,
             measures_loads=measures,

@@ -2,13 +2,14 @@
 
 from berth.planner.state import Model, Node
 from builders import gib, model, node
+from planner.promises import check_promises
 from planner.world import World
 
 
 def world(*parts: Node | Model, **more: object) -> World:
     nodes = {part.name: part for part in parts if isinstance(part, Node)}
     models = {part.key: part for part in parts if isinstance(part, Model)}
-    return World(nodes, models, **more)  # type: ignore[arg-type]
+    return World(nodes, models, promises=(check_promises,), **more)  # type: ignore[arg-type]
 
 
 def swap_world(**more: object) -> World:

@@ -5,16 +5,15 @@ work arrive late, nodes vanish and come back. A plan is made only when something
 the last plan asked to be woken: a wake-up that is missing shows as a request that is never served.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, StartPod, Stop
 from berth.planner.arithmetic import rooms
-from berth.planner.book import Book, amounts
 from berth.planner.plan import make_plan
 from berth.planner.restarts import next_restart
 from berth.planner.state import HOST, Claim, Model, Node, Runner, Stage, State
 from berth.planner.state import Drain as Order
-from berth.planner.wishes import limit
 from berth.reasons import Reason
 from berth.units import Bytes
 
@@ -63,6 +62,8 @@ class World:
     """By model: what it really takes as a share of its need; above 1 the estimate was wrong."""
     plan: Plan = field(default_factory=Plan)
     freed: dict[str, float] = field(default_factory=dict)
+    promises: tuple[Callable[["World", State, Plan], None], ...] = ()
+    """What must hold for every plan."""
     history: list[str] = field(default_factory=list)
     is_estimate_trusted: bool = True
     interrupted_after: int | None = None
@@ -86,7 +87,7 @@ class World:
     def _with_use(self, node: Node) -> Node:
         used = {HOST: node.capacity - node.available}
         for truth in self.runners.values():
-            if truth.seen.node == node.name and self._has_memory(truth):
+            if truth.seen.node == node.name and self.has_memory(truth):
                 used[HOST] += truth.taken.host
                 for uuid, size in truth.taken.devices:
                     used[uuid] = used.get(uuid, 0) + size
@@ -95,7 +96,7 @@ class World:
         )
         return replace(node, devices=devices, available=Bytes(node.capacity - used[HOST]))
 
-    def _has_memory(self, truth: Truth) -> bool:
+    def has_memory(self, truth: Truth) -> bool:
         return truth.seen.pod_exists and truth.seen.stage is not Stage.FAILED
 
     # Time.
@@ -127,7 +128,8 @@ class World:
             self._happen()
             before = self.state()
             self.plan = make_plan(before)
-            self.check(before, self.plan)
+            for promise in self.promises:
+                promise(self, before, self.plan)
             chosen = self.plan.actions[: self.interrupted_after]
             self.interrupted_after = None
             done = [self._apply(action) for action in chosen]
@@ -157,7 +159,7 @@ class World:
             self.nodes[seen.node] = replace(node, files=node.files | files)
             truth.done_at = None
         elif seen.stage is Stage.STARTING and due:
-            measured = self._measured(truth)
+            measured = self.measured(truth)
             truth.seen = replace(seen, stage=Stage.UP, up_since=self.now, measured=measured)
             truth.done_at = None
             model = self.models[seen.model]
@@ -165,7 +167,7 @@ class World:
         elif seen.stage is Stage.STOPPING and due:
             self._gone(truth)
 
-    def _measured(self, truth: Truth) -> tuple[tuple[str, Bytes], ...]:
+    def measured(self, truth: Truth) -> tuple[tuple[str, Bytes], ...]:
         return (*truth.taken.devices, (HOST, truth.taken.host))
 
     def _gone(self, truth: Truth) -> None:
@@ -198,14 +200,14 @@ class World:
     def _serve(self, key: str) -> None:
         """The gateway: sends to runners that are up and not draining, else says who waits."""
         model = self.models[key]
-        for truth in self._of(key):
+        for truth in self.of(key):
             ended = [t for t in truth.answers if t <= self.now]
             if ended and self.nodes[truth.seen.node].ready:
                 truth.answers = [t for t in truth.answers if t > self.now]
                 self.served[key] = self.served.get(key, 0) + len(ended)
                 model = replace(model, used=self.now)
         queue = self.queues.setdefault(key, [])
-        routes = [t for t in self._of(key) if t.seen.stage is Stage.UP and t.seen.drain is None]
+        routes = [t for t in self.of(key) if t.seen.stage is Stage.UP and t.seen.drain is None]
         routes = [t for t in routes if self.nodes[t.seen.node].ready]
         for truth in routes:
             while queue and len(truth.answers) < model.parallel:
@@ -231,7 +233,7 @@ class World:
             seen = replace(seen, quiet_since=quiet)
         truth.seen = seen
 
-    def _of(self, key: str) -> list[Truth]:
+    def of(self, key: str) -> list[Truth]:
         return [t for _, t in sorted(self.runners.items()) if t.seen.model == key]
 
     # What the controller does.
@@ -242,7 +244,7 @@ class World:
                 self._create(action)
             case StartPod(runner=uid):
                 truth = self.runners[uid]
-                measured = self._measured(truth) if self.measures_loads else ()
+                measured = self.measured(truth) if self.measures_loads else ()
                 truth.seen = replace(
                     truth.seen,
                     stage=Stage.STARTING,
@@ -338,102 +340,3 @@ class World:
             if stopping and truth.done_at is None and self.nodes[name].ready:
                 truth.done_at = self.now + 1.0
         self.settle()
-
-    # What must always hold.
-
-    def check(self, state: State, plan: Plan) -> None:
-        assert plan == make_plan(state), "the same snapshot gave two plans"
-        self._check_victims(state, plan)
-        self._check_copies()
-        self._check_memory(state)
-        self._check_told(plan)
-
-    def _check_victims(self, state: State, plan: Plan) -> None:
-        seen = {r.uid: r for r in state.runners}
-        reserved = {a.model for a in plan.actions if isinstance(a, Reserve)}
-        stops = {a.runner for a in plan.actions if isinstance(a, Stop)}
-        for action in plan.actions:
-            if isinstance(action, Drain) and action.reason is Reason.MAKE_ROOM:
-                victim, newcomer = seen[action.runner], self.models[action.newcomer]
-                assert victim.stage is Stage.UP, f"{victim.stage} is never a victim"
-                assert not self.models[victim.model].pinned
-                since = min(t for t in (newcomer.waiting_since, newcomer.load_asked, self.now) if t)
-                overdue = self.now - since >= state.fairness_s
-                in_use = victim.busy or self.models[victim.model].waiting
-                assert overdue or not in_use, f"{victim.uid} is in use"
-                assert action.newcomer in reserved, "a drain without its reservation"
-            if isinstance(action, Stop):
-                victim = seen[action.runner]
-                if action.reason is Reason.MAKE_ROOM:
-                    assert self._is_promised(victim, state, plan), "stopped in vain"
-        self._check_none_in_vain(state, plan)
-        spared = {a.runner for a in plan.actions if isinstance(a, Spare)}
-        drained = {a.runner for a in plan.actions if isinstance(a, Drain)}
-        assert not spared & (drained | stops), "one plan undoes itself"
-
-    def _is_promised(self, victim: Runner, state: State, plan: Plan) -> bool:
-        """Whether somebody loads, or has a reservation, where the victim stands or under its cap."""
-        home = self.nodes[victim.node]
-        places = [r.node for r in state.runners if r.stage in (Stage.RESERVED, Stage.STARTING)]
-        places += [a.place.node for a in plan.actions if isinstance(a, Reserve)]
-        policies = {self.nodes[name].policy.name for name in places}
-        return home.name in places or (home.policy.max_runners > 0 and home.policy.name in policies)
-
-    def _check_none_in_vain(self, state: State, plan: Plan) -> None:
-        """Every victim is needed: without any one of them the newcomer would not fit."""
-        book = Book.of(state)
-        for made in plan.actions:
-            if not isinstance(made, Reserve):
-                continue
-            place = book.at(made.place.node)
-            others = [
-                a
-                for a in plan.actions
-                if isinstance(a, Reserve) and a.place.node == made.place.node
-            ]
-            if len(others) > 1 or place.node.policy.max_runners or made.runner:
-                continue
-            moved = {a.runner for a in plan.actions if isinstance(a, (Spare, Stop))}
-            here = [r for r in state.runners if r.node == made.place.node]
-            if any(r.uid in moved or r.drain is not None for r in here):
-                continue
-            lacks = place.lacks(amounts(place.node, made.claim, place.unified))
-            drains = {
-                a.runner for a in plan.actions if isinstance(a, Drain) and a.newcomer == made.model
-            }
-            victims = [r for r in state.runners if r.uid in drains and r.node == made.place.node]
-            for spare in victims:
-                held = [book.takes(r, place.unified) for r in victims if r is not spare]
-                left = {d: n - sum(h.get(d, 0) for h in held) for d, n in lacks.items()}
-                assert any(n > 0 for n in left.values()), f"{spare.uid} was not needed"
-
-    def _check_copies(self) -> None:
-        for key, model in self.models.items():
-            pods = [
-                t for t in self._of(key) if self._has_memory(t) and self.nodes[t.seen.node].ready
-            ]
-            fresh = [t for t in pods if t.seen.settings_hash == model.settings_hash]
-            stays = [t for t in fresh if t.seen.stage in (Stage.STARTING, Stage.UP)]
-            most = max(limit(model), 1) + (len(pods) - len(fresh))
-            if all(t.seen.drain is None for t in pods):
-                assert len(stays) <= most + 1, f"{len(stays)} pods of {key}"
-
-    def _check_memory(self, state: State) -> None:
-        """Pods never hold more than a place has less its reserve."""
-        if not self.is_estimate_trusted:
-            return
-        for node in state.nodes:
-            mine = [
-                t for t in self.runners.values() if t.seen.node == node.name and self._has_memory(t)
-            ]
-            pods = [replace(t.seen, measured=self._measured(t)) for t in mine]
-            for place, room in rooms(node, pods).items():
-                assert room.free >= 0, f"{node.name} {place} is over by {-room.free}"
-
-    def _check_told(self, plan: Plan) -> None:
-        """Act or explain: a model that somebody waits for is never just down."""
-        for verdict in plan.verdicts:
-            model = self.models[verdict.model]
-            assert verdict.message
-            if model.waiting and not model.suspended and model.not_before is None:
-                assert verdict.state.value != "Down", f"{verdict.model} waits and nobody says why"

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 
 from berth.planner.actions import PlaceNo
+from berth.planner.amounts import ALLOCATABLE, NodeBook
 from berth.planner.arithmetic import is_unified
-from berth.planner.book import ALLOCATABLE, Book, NodeBook, short_name
+from berth.planner.book import Book, short_name
 from berth.planner.state import HOST, Claim, Device, Need, Node, Taint, Toleration
 from berth.planner.wishes import Wish
 from berth.reasons import Reason

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from berth.planner.book import Amounts, Book, NodeBook
+from berth.planner.actions import Drain
+from berth.planner.amounts import Amounts, NodeBook
+from berth.planner.book import Book
 from berth.planner.state import Model, Runner, Stage
 from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
@@ -297,3 +299,10 @@ def dearest(book: Book, victims: Iterable[Runner]) -> tuple[Rank, ...]:
 def _subtract(left: Amounts, held: Mapping[str, int]) -> None:
     for dim in left:
         left[dim] -= held.get(dim, 0)
+
+
+def drain_victims(book: Book, victims: tuple[Runner, ...], newcomer: str) -> None:
+    """Ask the victims to drain, each within its own Model's drain timeout."""
+    for victim in victims:
+        deadline = book.state.now + book.models[victim.model].drain_timeout_s
+        book.decide(victim, Drain(victim.uid, Reason.MAKE_ROOM, deadline, newcomer=newcomer))

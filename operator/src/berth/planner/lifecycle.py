@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from berth.planner.actions import StartPod, Stop
-from berth.planner.book import Book, amounts
+from berth.planner.amounts import amounts
+from berth.planner.book import Book
 from berth.planner.drains import (
     is_admitted,
     plan_drain,

@@ -3,8 +3,9 @@
 from collections import defaultdict
 
 from berth.planner.actions import Drain
+from berth.planner.amounts import Amounts
 from berth.planner.arithmetic import gpu_reserve, host_reserve, is_unified
-from berth.planner.book import Amounts, Book
+from berth.planner.book import Book
 from berth.planner.eviction import evictable
 from berth.planner.state import HOST, Model, Node, Runner, Stage
 from berth.planner.wishes import Want, Wish

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
-from berth.planner.book import LOADING, Amounts, Book, amounts, is_here, missing_bytes
+from berth.planner.amounts import Amounts, amounts, is_here, missing_bytes
+from berth.planner.book import LOADING, Book
 from berth.planner.candidates import Candidate, claim_of
-from berth.planner.drains import is_admitted
 from berth.planner.eviction import (
     Rank,
     cheapest_first,
     dearest,
+    drain_victims,
     plan_cap_victims,
     plan_victims,
 )
@@ -26,7 +27,7 @@ from berth.planner.search import (
     plan_search,
 )
 from berth.planner.state import HOST, Runner, Stage
-from berth.planner.wishes import Want, Wish, wish_for
+from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
 from berth.units import show_seconds
 
@@ -316,54 +317,8 @@ def _take(book: Book, wish: Wish, offer: Offer) -> None:
     else:
         (ordinal, attempt), uid = plan_name(book, wish), ""
     book.place(Reserve(key, place, claim, candidate.need, ordinal, attempt, runner=uid))
-    _drain_victims(book, offer.victims, key)
+    drain_victims(book, offer.victims, key)
     _replace(book, wish, offer)
-
-
-def reservations(book: Book) -> list[Runner]:
-    """The reservations that still wait for their admission, the youngest first."""
-    reserved = [
-        runner
-        for runner in book.state.runners
-        if runner.stage is Stage.RESERVED and not runner.pod_exists
-    ]
-    return sorted(reserved, key=lambda r: (-(r.reserved_at or r.created), r.uid))
-
-
-def plan_mending(book: Book, runner: Runner) -> None:
-    """Make good what a reservation lacks: its victims were spared, strangers took the memory, or a
-    plan was applied in part.
-
-    1. An admitted one is on its way and left alone; the youngest of several gives way first.
-    2. Its place is short even once all that is leaving has left: more victims, by the same rules.
-    3. No set is enough: the reservation is given up, and the model is planned again.
-    4. A load that cannot be measured yet may only look like a shortage: wait for it.
-    """
-    model = book.models.get(runner.model)
-    if model is None or book.is_leaving(runner) or book.is_lost(runner):
-        return
-    place = book.at(runner.node)
-    held = book.takes(runner, place.unified)
-    short = {d: -place.later(d) for d, size in held.items() if size > 0 and place.later(d) < 0}
-    policy = place.node.policy
-    over_cap = 0 < policy.max_runners < book.group_size(policy.name)
-    if not (short or over_cap) or is_admitted(book, runner):
-        return
-    if not place.loading.isdisjoint(short):
-        return
-    wish = wish_for(book, model)
-    victims = plan_victims(book, place, short, wish)
-    extra = None if victims is None else plan_cap_victims(book, place, wish, victims, newcomers=0)
-    if victims is None or extra is None:
-        book.decide(runner, Stop(runner.uid, Reason.BUSY))
-    else:
-        _drain_victims(book, victims + extra, model.key)
-
-
-def _drain_victims(book: Book, victims: tuple[Runner, ...], newcomer: str) -> None:
-    for victim in victims:
-        deadline = book.state.now + book.models[victim.model].drain_timeout_s
-        book.decide(victim, Drain(victim.uid, Reason.MAKE_ROOM, deadline, newcomer=newcomer))
 
 
 def _replace(book: Book, wish: Wish, offer: Offer) -> None:

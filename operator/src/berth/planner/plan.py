@@ -6,8 +6,9 @@ from functools import partial
 from berth.planner.actions import Plan, Refuse, Verdict
 from berth.planner.book import Book, short_name
 from berth.planner.lifecycle import plan_model_runners, plan_runner
+from berth.planner.mending import plan_mending, reservations
 from berth.planner.overcommit import plan_overcommit
-from berth.planner.placement import plan_mending, plan_placement, reservations
+from berth.planner.placement import plan_placement
 from berth.planner.state import Model, Runner, State
 from berth.planner.verdicts import plan_verdict
 from berth.planner.wishes import Wish, plan_wishes, wish_order

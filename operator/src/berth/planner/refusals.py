@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from berth.planner.actions import PlaceNo, Refuse
-from berth.planner.book import ALLOCATABLE, PODS, Amounts, Book, amounts, short_name
+from berth.planner.amounts import ALLOCATABLE, PODS, Amounts, amounts
+from berth.planner.book import Book, short_name
 from berth.planner.candidates import (
     HARD,
     Candidate,

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from berth.planner.actions import PlaceNo
-from berth.planner.book import Book, NodeBook, is_here
+from berth.planner.amounts import NodeBook, is_here
+from berth.planner.book import Book
 from berth.planner.candidates import (
     Candidate,
     cpu_candidates,
