@@ -1,5 +1,7 @@
 """When is a runner healthy, silent, hung? Looks in order, and the state after each (C2, C5)."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,27 @@ def test_states(looks: list[Look], want: str):
 def test_a_draining_runner_is_never_called_hung():
     assert last(IDLE, *[busy(7)] * 200, draining=True) == "Ready"
     assert last(IDLE, *[NOBODY] * 200, draining=True) == "Silent"
+
+
+def computing(tokens: int = 7) -> Look:
+    return replace(busy(tokens), computing=True)
+
+
+@pytest.mark.parametrize(
+    ("looks", "want"),
+    [
+        pytest.param([IDLE] + [computing()] * 200, "Ready", id="a batch of many minutes on a CPU"),
+        pytest.param([IDLE] + [computing()] * 265, "Hung", id="not for ever: it runs in circles"),
+        pytest.param(
+            [IDLE] + ([computing()] * 200 + [computing(8)]) * 2, "Ready", id="batch after batch"
+        ),
+        pytest.param(
+            [IDLE] + [computing()] * 99 + [busy(7)] * 24, "Hung", id="it stopped computing"
+        ),
+    ],
+)
+def test_an_engine_that_computes_on_cpus(looks: list[Look], want: str):
+    assert last(*looks) == want
 
 
 def test_a_hang_that_was_told_stands_until_there_is_a_sign_of_life():

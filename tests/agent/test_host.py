@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,16 @@ def test_this_machine(host: RealHost):
     assert isinstance(own, Process)
     assert "pytest" in own.command or "python" in own.command
     assert host.process(2**22 + 1) is None
+
+
+def test_the_processor_time_of_a_pod(tmp_path: Path):
+    folder = v2(tmp_path, f"kubepods/pod{UID}")
+    (folder / "container" / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    host = RealHost(store=tmp_path, proc=Path("/proc"), cgroup=tmp_path)
+    first = host.pod(UID)
+    while time.process_time() < first.cpu_s + 0.1:
+        pass
+    assert host.pod(UID).cpu_s == pytest.approx(time.process_time(), abs=0.1)
 
 
 def test_kill_ends_every_process_of_the_pod_and_nobody_else(host: RealHost, tmp_path: Path):

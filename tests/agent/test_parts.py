@@ -15,7 +15,7 @@ from berth.agent.guard import must_act, victim
 from berth.agent.host import HostMemory, Process
 from berth.agent.journal import Journal
 from berth.agent.live import Measured, Sample, measured
-from berth.agent.memory import next_memory, with_lost
+from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.paths import Paths, path_of, resolve
 from berth.agent.policy import governing, policy_of
 from berth.agent.returning import WAIT_S, Leaver, still_away
@@ -255,6 +255,14 @@ def test_peaks_are_kept_and_unknown_figures_change_nothing():
     assert first == MemoryUse(host=5, host_peak=5, devices=[DeviceUse(device="a", used=9, peak=9)])
     second = next_memory(first, Measured(host=Bytes(3), devices={}), ["a"])
     assert (second.host, second.host_peak, second.devices) == (3, 5, first.devices)
+
+
+def test_computing_is_told_by_processor_time():
+    first = CpuUse().next(10.0, at=100.0)
+    second = first.next(12.0, at=102.0)
+    third = second.next(12.1, at=104.0)
+    assert [use.is_busy for use in (first, second, third)] == [False, True, False]
+    assert not third.next(None, at=106.0).is_busy
 
 
 # -- guard -------------------------------------------------------------------------------------

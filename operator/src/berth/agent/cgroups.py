@@ -19,12 +19,16 @@ _SEARCH_DEPTH = 4
 
 @dataclass(frozen=True)
 class PodFigures:
-    """``held`` leaves out file pages (tmpfs counts as held); ``file`` is those pages."""
+    """``held`` leaves out file pages (tmpfs counts as held); ``file`` is those pages.
+
+    ``cpu_s`` is the processor time of its processes so far, None where it is not told.
+    """
 
     held: Bytes
     file: Bytes
     pids: frozenset[int] = frozenset()
     oom_kills: int = 0
+    cpu_s: float | None = None
 
 
 class Cgroups:

@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from berth.agent.cgroups import Cgroups, PodFigures
 from berth.units import Bytes
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,20 @@ class RealHost:
         )
 
     def pod(self, uid: str) -> PodFigures | None:
-        return self._cgroups.figures(uid)
+        figures = self._cgroups.figures(uid)
+        if figures is None:
+            return None
+        return replace(figures, cpu_s=sum(self._cpu_s(pid) for pid in figures.pids))
+
+    def _cpu_s(self, pid: int) -> float:
+        """Of one process with all its threads: utime and stime of proc_pid_stat(5), in ticks."""
+        try:
+            text = (self._proc / str(pid) / "stat").read_text()
+        except OSError:
+            return 0.0
+        # The name in parentheses may hold anything, spaces and parentheses included.
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def disk(self) -> Disk:
         usage = shutil.disk_usage(_nearest(self._store))

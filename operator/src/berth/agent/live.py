@@ -37,6 +37,7 @@ class Measured:
     shared: Bytes | None = Bytes(0)
     devices: Mapping[str, Bytes] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
+    cpu_s: float | None = None
 
 
 @dataclass
@@ -87,6 +88,7 @@ def measured(figures: PodFigures, gpus: tuple[Gpu, ...]) -> Measured:
             if not gpu.unified and (size := used[gpu.uuid]) is not None
         },
         pids=pids,
+        cpu_s=figures.cpu_s,
     )
 
 

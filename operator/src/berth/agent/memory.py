@@ -1,11 +1,28 @@
-"""What has a runner held at most, and what does it hold now?"""
+"""What has a runner held at most, what does it hold now, and does it compute?"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from berth.agent.live import Measured
 from berth.api.runner import DeviceUse, MemoryUse
 from berth.units import Bytes
+
+COMPUTES = 0.5
+"""Share of one CPU: an engine that waits takes next to none, one that reads a prompt one or more."""
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """Processor time at one moment, and whether it was used since the moment before."""
+
+    cpu_s: float | None = None
+    at: float = 0.0
+    is_busy: bool = False
+
+    def next(self, cpu_s: float | None, *, at: float) -> "CpuUse":
+        if cpu_s is None or self.cpu_s is None or at <= self.at:
+            return CpuUse(cpu_s, at)
+        return CpuUse(cpu_s, at, (cpu_s - self.cpu_s) / (at - self.at) >= COMPUTES)
 
 
 def next_memory(before: MemoryUse | None, held: Measured, claimed: Sequence[str]) -> MemoryUse:

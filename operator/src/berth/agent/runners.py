@@ -9,7 +9,7 @@ from berth.agent.fetch_errors import FetchError
 from berth.agent.files import file_refs, needs_fetch, read_token
 from berth.agent.health import Counters, Look, Pulse, next_pulse
 from berth.agent.live import Measured
-from berth.agent.memory import next_memory, with_lost
+from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.pods import Pod
 from berth.agent.probe import Target
 from berth.agent.quiet import Rest, next_rest
@@ -58,6 +58,7 @@ class RunnerWork:
         self._written: AgentStatus | None = runner.status.agent
         self._written_at = float("-inf")
         self._measured_at = float("-inf")
+        self._cpu = CpuUse()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.subject = Subject(
@@ -248,6 +249,8 @@ class RunnerWork:
         if pod is not self.pod and (self.pod is None or self.pod.uid != pod.uid):
             return  # it was replaced while we looked: what was seen is another engine's
         was_up = self.is_up
+        if look is not None and not self.runner.spec.claim.devices:
+            look = replace(look, computing=self._cpu.is_busy)
         self._take(look, pod)
         # A drain is looked at often; what it holds is not asked each time.
         if self._site.clock() - self._measured_at >= self._site.timing.busy_s:
@@ -299,6 +302,7 @@ class RunnerWork:
     async def _measure(self, pod: Pod) -> None:
         self._measured_at = self._site.clock()
         held = with_lost(await self._site.live.measure(pod.uid), self._lost)
+        self._cpu = self._cpu.next(held.cpu_s, at=self._measured_at)
         if held.host is None and not held.devices:
             return
         claimed = [claim.device for claim in self.runner.spec.claim.devices]
@@ -375,6 +379,7 @@ def _seen_before(found: AgentStatus, *, now: float) -> Seen:
         failed_checks=health.failed_checks,
         was_ready=health.state in ("Ready", "Silent", "Hung"),
         alive_at=now,
+        advanced_at=now,
         counters=Counters(health.served, health.prompt_tokens, health.tokens),
     )
     return Seen(pulse=pulse, since=health.since, memory=found.memory, rest=rest)
