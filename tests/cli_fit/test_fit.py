@@ -50,6 +50,11 @@ def test_devices_are_priced_one_by_one(model: str) -> None:
     assert row["total"] == row["needs"]["host"] + sum(row["needs"]["devices"])
 
 
+def test_what_does_not_fit_is_said_with_numbers(model: str) -> None:
+    row = priced(model, "--gpus", "1x64MiB", "--json", "--", "-c", "512", "-np", "1")
+    assert any(note.startswith("GPU0 has 64 MiB and ") for note in row["notes"])
+
+
 def test_device_none_leaves_the_cards_alone(model: str) -> None:
     assert priced(model, "--gpus", "1", "--json", "--", "-dev", "none")["needs"]["devices"] == []
 

@@ -12,10 +12,9 @@ from estimator.models import cases, devices_of, models, settings_of
 MEASURED = [case for case in cases() if "measured_bytes" in case]
 LOGGED = [case for case in cases() if "logged_mib" in case and case["model"] in models()]
 
-INEXACT = {"gpu1-296", "cuda-rules-313", "cuda-rules-357", "cuda-rules-358"}
-"""Cases whose compute buffer is close and not equal: partial offload with host layers computed on the GPU."""
-WORST_SHARE = 0.015
-"""Of the owner's total, in those cases."""
+INEXACT = {"gpu1-296"}
+"""The one case whose compute buffer is not equal: 1024 bytes too much on a device that got half of a hybrid."""
+WORST_BYTES = 1024
 
 
 def ids(rows: list[dict[str, Any]]) -> list[str]:
@@ -37,7 +36,7 @@ def test_buffers_are_those_of_the_engine(case: dict[str, Any]) -> None:
             assert have.model == want["model"], owner
         assert have.context == want["context"], owner
         if case["id"] in INEXACT:
-            assert abs(have.compute - want["compute"]) <= WORST_SHARE * sum(want.values()), owner
+            assert 0 <= have.compute - want["compute"] <= WORST_BYTES, owner
         else:
             assert have.compute == want["compute"], owner
 

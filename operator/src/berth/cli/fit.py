@@ -113,6 +113,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         raise CommandError(
             "price the settings", wrong=str(err), todo="correct the flag or the field"
         ) from err
+    found = replace(found, notes=(*found.notes, *_too_small(subject, found)))
     largest = _largest(subject, options["memory"]) if options["memory"] else None
     if options["as_json"]:
         row = found.to_json() | ({"largestContext": largest} if largest is not None else {})
@@ -236,6 +237,16 @@ def _largest(subject: Subject, memory: str) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low * 256
+
+
+def _too_small(subject: Subject, found: Estimate) -> list[str]:
+    """What does not fit in the accelerators' memory, where that is given."""
+    sizes = {device.name: device.memory for device in subject.devices}
+    return [
+        f"{name} has {show_bytes(sizes[name])} and {show_bytes(nbytes)} are needed"
+        for name, nbytes in found.devices
+        if 0 < sizes[name] < nbytes
+    ]
 
 
 def _table(found: Estimate) -> str:

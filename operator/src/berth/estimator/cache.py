@@ -53,7 +53,7 @@ def layer_cache(
 def _kv(shape: Shape, layer: Layer, settings: Settings, sizes: Effective, alignment: int) -> int:
     cells = sizes.window_cells if layer.window else sizes.cells
     value = layer.value * layer.kv_heads
-    if not sizes.flash:
+    if sizes.turned:
         # Without flash attention V lies transposed and every layer gets the widest row of any.
         value = max(value, shape.widest_value)
     total = _tensor(

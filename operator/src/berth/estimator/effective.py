@@ -10,6 +10,8 @@ from berth.estimator.settings import Settings, round_up
 from berth.estimator.shape import Shape
 
 CELL_STEP = 256
+UNFUSED = "unfused"
+"""``auto`` after it found that flash attention cannot be had: off, but the cache is laid out as with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Effective:
     outputs: int
     slots: int
     flash: bool
+    turned: bool
+    """Whether values lie transposed: only where flash attention was turned off before the cache was made."""
 
     @property
     def graph_outputs(self) -> int:
@@ -62,7 +66,8 @@ def effective(shape: Shape, settings: Settings) -> Effective:
         if settings.embeddings or shape.architecture in arch.ENCODER_DECODERS
         else min(batch, slots),
         slots=slots,
-        flash=settings.flash_attn != "off",
+        flash=settings.flash_attn not in {"off", UNFUSED},
+        turned=settings.flash_attn == "off",
     )
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from berth.estimator import architectures as arch
 from berth.estimator.cache import CacheBytes, cache_kind, layer_cache, per_device
 from berth.estimator.compute import compute_buffers
-from berth.estimator.effective import Effective, effective
+from berth.estimator.effective import UNFUSED, Effective, effective
 from berth.estimator.extras import (
     LIBRARIES,
     checkpoint_bytes,
@@ -87,6 +87,9 @@ class _Same:
 
 
 def _price(facts: Facts, settings: Settings, devices: Sequence[Device], host: Host) -> _Priced:
+    if len(devices) == 1:
+        # Alone, a device gets its share whatever its size; leaving the size out makes nodes alike.
+        devices = (replace(devices[0], memory=0),)
     return _priced(_Same(facts), settings, tuple(devices), host)
 
 
@@ -168,7 +171,7 @@ def _with_flash(
         )
     except NoGraph:
         fuses = True
-    return settings if fuses else replace(settings, flash_attn="off")
+    return settings if fuses else replace(settings, flash_attn=UNFUSED)
 
 
 def _draft_settings(settings: Settings, main: _Priced) -> Settings:
@@ -198,7 +201,7 @@ class _Files:
     @staticmethod
     def of(projector: Facts | None, adapters: Sequence[Facts], main: _Priced) -> "_Files":
         """The projector (with its own compute buffer) and the adapters, by the model's settings."""
-        flash = main.settings.flash_attn != "off"
+        flash = main.sizes.flash
         image = projector_bytes(projector, flash=flash) if projector is not None else 0
         loras = sum(
             -(-group.nbytes // 32) * 32 * group.count for one in adapters for group in one.tensors

@@ -112,7 +112,7 @@ def mask(c: Context, *, window: bool) -> Node:
 
 def indices(c: Context, what: str, *, window: bool) -> Node:
     """Where the batch's keys or values go in the cache."""
-    each = c.shape.widest_value if what == "v" and not c.flash else 1
+    each = c.shape.widest_value if what == "v" and c.sizes.turned else 1
     return c.input(f"{what} indices {window}", "I64", c.batch.rows * each)
 
 
@@ -217,7 +217,7 @@ def store_keys(c: Context, layer: Layer, k: Node) -> Node:
 def _store_values(c: Context, layer: Layer, v: Node) -> Node:
     target, ids = c.cache(layer, "v"), indices(c, "v", window=layer.window)
     width, rows = v.ne[0] * v.ne[1], v.ne[2]
-    if c.flash:
+    if not c.sizes.turned:
         part = view(v, (width, rows), (v.nb[2],))
         if target.ne[2] > 1:
             target = reshape(target, target.ne[0], target.ne[1] * target.ne[2])
@@ -240,7 +240,7 @@ def read_cache(c: Context, layer: Layer) -> tuple[Node, Node]:
         (row_size(keys.kind, owner.key), row, row * cells),
     )
     row = row_size(values.kind, values.ne[0])
-    if c.flash:
+    if not c.sizes.turned:
         nb = (row_size(values.kind, owner.value), row, row * cells)
         return k, view(values, (owner.value, owner.kv_heads, cells, streams), nb)
     cell = row_size(values.kind, cells)

@@ -152,7 +152,7 @@ class Context:
             )
             width = layer.key if what == "k" else layer.value
             row = width * layer.kv_heads
-            if what == "v" and not self.flash:
+            if what == "v" and self.sizes.turned:
                 row = max(row, self.shape.widest_value)
             cells = self.cells(layer)
             found = self.stored(

@@ -198,9 +198,7 @@ def attention(c: Context, habit: Habit, layer: Layer, normed: Node) -> Node:
     """Attention of one block, from its norm to the output product."""
     number = layer.number
     q, k, v = b.heads(c, normed, layer)
-    factors = c.weight("rope_freqs") or c.weight("rope_factors_short")
-    if factors is not None:
-        factors = rope_factors(c, number)
+    factors = rope_factors(c, number)
     if habit.qk_norm == "before":
         q, k = _qk_norm(c, number, q, k, habit)
     if _rotates(c, habit, layer):
@@ -223,22 +221,21 @@ def _rotates(c: Context, habit: Habit, layer: Layer) -> bool:
     return habit.rope
 
 
+ROPE_TABLES = ("rope_freqs", "rope_factors_long", "rope_factors_short")
+
+
 def rope_factors(c: Context, number: int) -> Node | None:
-    """The rotation table that a block uses, on that block's device."""
-    stem = next(
-        (
-            name
-            for name in ("rope_freqs", "rope_factors_long", "rope_factors_short")
-            if c.weight(name)
-        ),
-        None,
-    )
-    key = (f"rope {stem}", number)
-    if stem is not None and key not in c.held:
+    """The rotation table that a block uses: one for each device, shared by all of its blocks."""
+    stem = next((name for name in ROPE_TABLES if c.weight(name) is not None), None)
+    if stem is None:
+        return None
+    owner = c.placing.blocks[number]
+    key = (f"{stem} on {owner}", -1)
+    if key not in c.held:
         found = c.weight(stem)
         assert found is not None
-        c.held[key] = c.stored(found.kind, found.ne, c.placing.blocks[number], weight=True)
-    return c.held.get(key)
+        c.held[key] = c.stored(found.kind, found.ne, owner, weight=True)
+    return c.held[key]
 
 
 def _qk_norm(c: Context, number: int, q: Node, k: Node, habit: Habit) -> tuple[Node, Node]:
