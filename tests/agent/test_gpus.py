@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -130,7 +131,9 @@ def test_no_code_of_the_count_raises(world: Nvml):
         gpus.sample()
         world.count_error = code
         world.write()
-        assert gpus.sample().problem
+        sample = gpus.sample()
+        assert sample.problem
+        assert sample.gpus == (replace(A, used=None, processes=None),), "there, in unknown use"
         world.count_error = 0
         world.write()
         clock.now = 31.0

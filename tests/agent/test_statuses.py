@@ -188,6 +188,21 @@ def test_a_device_that_cannot_tell_is_shown_full():
     assert device.used == 80 * GiB
 
 
+def test_a_driver_fault_is_a_condition_that_keeps_its_time():
+    fault = GpuSample(problem="NVML: Driver/library version mismatch")
+    broken = replace(found(), sample=replace(found().sample, gpus=fault))
+    well = inventory_status(replace(found(), now="t1"))
+    ill = inventory_status(replace(broken, now="t2"), well.conditions)
+    still = inventory_status(replace(broken, now="t3"), ill.conditions)
+    rows = [
+        (s.conditions[0].status, s.conditions[0].last_transition_time) for s in (well, ill, still)
+    ]
+    assert rows == [("True", "t1"), ("False", "t2"), ("False", "t2")]
+    assert inventory_is_worth_writing(well, ill, passed_s=0)
+    assert not inventory_is_worth_writing(ill, still, passed_s=99)
+    assert "mismatch" in still.conditions[0].message
+
+
 # -- the writer --------------------------------------------------------------------------------
 
 SUBJECT = Subject(RUNNERS, "r", "team", "uid-r")

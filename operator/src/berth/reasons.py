@@ -54,6 +54,7 @@ class Reason(StrEnum):
     # Of a source.
     SOURCE_UNAUTHORIZED = "SourceUnauthorized"
     SOURCE_NOT_FOUND = "SourceNotFound"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
     SOURCE_UNREACHABLE = "SourceUnreachable"
     SOURCE_FORBIDDEN = "SourceForbidden"
     SOURCE_CHANGED = "SourceChanged"
@@ -92,6 +93,9 @@ class Reason(StrEnum):
     # Of a hold.
     RELEASED = "Released"
     EXPIRED = "Expired"
+    # Of a node's inventory.
+    DEVICES_SEEN = "DevicesSeen"
+    DRIVER_FAULT = "DriverFault"
 
 
 class ConditionType(StrEnum):
@@ -105,3 +109,4 @@ class ConditionType(StrEnum):
     HELD = "Held"
     RELEASED = "Released"
     EXPIRED = "Expired"
+    DEVICES_READ = "DevicesRead"

@@ -54,7 +54,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """All devices at one moment. ``problem`` says why there are none, where that is a fault."""
+    """All devices at one moment. ``problem`` says what is wrong with the driver, if anything."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
@@ -82,7 +82,7 @@ class NvmlGpus:
     def sample(self) -> GpuSample:
         with self._lock:
             if not self._started and not self._start():
-                return GpuSample(problem=self._problem)
+                return self._as_known()
             try:
                 return self._read()
             except _FAULTS as err:
@@ -90,7 +90,15 @@ class NvmlGpus:
                 log.warning("GPUs cannot be read: %s", err)
                 if getattr(err, "value", None) in _NEEDS_NEW_START:
                     self._stop()
-                return GpuSample(problem=self._problem)
+                return self._as_known()
+
+    def _as_known(self) -> GpuSample:
+        """A driver that fails does not take the devices away: they are there, in unknown use."""
+        known = (self._known[index] for index in sorted(self._known))
+        return GpuSample(
+            gpus=tuple(replace(gpu, used=None, processes=None) for gpu in known),
+            problem=self._problem,
+        )
 
     def _start(self) -> bool:
         if self.clock() < self._not_before:

@@ -10,8 +10,11 @@ from berth.agent.live import Sample
 from berth.agent.quanta import FREE_EVERY_S, has_moved
 from berth.agent.shelf import Blob
 from berth.api.inventory import Device, HostMemory, InspectedPath, NodeInventoryStatus, StoredFile
+from berth.api.meta import Condition
+from berth.reasons import ConditionType, Reason
 from berth.units import GiB
 
+Conditions = Sequence[Condition]
 FILE_LIMIT = 512
 """More files than this are told by digest and count alone."""
 _DISK_STEP = 1 * GiB
@@ -29,15 +32,17 @@ class Findings:
     paths: Sequence[InspectedPath] = ()
     epoch: int = 0
     started: str = ""
+    now: str = ""
     guard_kills: int = 0
     warm: int = 0
 
 
-def inventory_status(found: Findings) -> NodeInventoryStatus:
-    """The status as it would be written now."""
+def inventory_status(found: Findings, before: Conditions = ()) -> NodeInventoryStatus:
+    """The status as it would be written now; ``before`` says since when a condition has been so."""
     files = sorted(found.files, key=lambda blob: blob.sha256)
     listed = files if len(files) <= FILE_LIMIT else []
     return NodeInventoryStatus(
+        conditions=[_devices_read(found, before)],
         epoch=found.epoch,
         host=HostMemory(
             total=found.sample.memory.total,
@@ -56,6 +61,21 @@ def inventory_status(found: Findings) -> NodeInventoryStatus:
         started=found.started,
         guard_kills=found.guard_kills,
     )
+
+
+def _devices_read(found: Findings, before: Conditions) -> Condition:
+    gpus, problem = found.sample.gpus.gpus, found.sample.gpus.problem
+    fresh = Condition(
+        type=ConditionType.DEVICES_READ,
+        status="False" if problem else "True",
+        reason=Reason.DRIVER_FAULT if problem else Reason.DEVICES_SEEN,
+        message=problem[:1024] or f"{len(gpus)} devices",
+        last_transition_time=found.now,
+    )
+    old = next((c for c in before if c.type == fresh.type and c.status == fresh.status), None)
+    if old is None:
+        return fresh
+    return fresh.model_copy(update={"last_transition_time": old.last_transition_time})
 
 
 def is_worth_writing(
@@ -98,9 +118,7 @@ def _without_figures(status: NodeInventoryStatus) -> NodeInventoryStatus:
     """Without what is written by quanta only."""
     host = status.host.model_copy(update={"available": 0, "warm": 0})
     devices = [device.model_copy(update={"used": 0}) for device in status.devices]
-    return status.model_copy(
-        update={"host": host, "devices": devices, "disk_free": 0, "conditions": []}
-    )
+    return status.model_copy(update={"host": host, "devices": devices, "disk_free": 0})
 
 
 def _device(gpu: Gpu) -> Device:

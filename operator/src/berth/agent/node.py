@@ -171,5 +171,7 @@ class NodeRecord:
                 epoch=self.epoch,
                 started=self._started,
                 guard_kills=self.guard_kills,
-            )
+                now=self._site.stamp(),
+            ),
+            self._written.conditions if self._written else (),
         )
