@@ -160,6 +160,8 @@ def kubelet_config(node: Node, *, plane: ControlPlane, serving: certs.Pair) -> d
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{node.cgroup}",
         "failCgroupV1": False,
+        # Tests kill the programs again and again; five minutes of pause would be all they see.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "oomScoreAdj": 0,
