@@ -119,6 +119,8 @@ def test_files_of_the_pod_are_passed() -> None:
         ("-fa on", Settings(flash_attn="on")),
         ("--flash-attn off", Settings(flash_attn="off")),
         ("-ctk q8_0 -ctv Q4_0", Settings(cache_type_k="q8_0", cache_type_v="q4_0")),
+        ("--rerank", Settings(embeddings=True, pooling="rank")),
+        ("--embedding --pooling cls", Settings(embeddings=True, pooling="cls")),
         ("-kvu", Settings(kv_unified=True)),
         ("-no-kvu -nkvo -nr", Settings(kv_unified=False, kv_offload=False, repack=False)),
         ("-ot a=CPU,b=CPU -ot c=CPU", Settings(override_tensor=("a=CPU", "b=CPU", "c=CPU"))),

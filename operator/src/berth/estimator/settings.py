@@ -31,6 +31,8 @@ class Settings:
     flash_attn: str = "auto"
     swa_full: bool = False
     embeddings: bool = False
+    pooling: str = ""
+    """``none``, ``mean``, ``cls``, ``last`` or ``rank``; empty is what the header says."""
     n_gpu_layers: int = AUTO
     cpu_moe: bool = False
     n_cpu_moe: int = 0

@@ -74,6 +74,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "embeddings", ("--embeddings", "--embedding", "--rerank", "--reranking"), None, always=False
     ),
+    Flag("pooling", ("--pooling",), str, always=False),
     Flag("n_gpu_layers", ("-ngl", "--n-gpu-layers", "--gpu-layers"), _layers),
     Flag("cpu_moe", ("-cmoe", "--cpu-moe"), None, always=False),
     Flag("n_cpu_moe", ("-ncmoe", "--n-cpu-moe"), int, always=False),
@@ -118,6 +119,9 @@ FLAGS: tuple[Flag, ...] = (
         always=False,
     ),
 )
+
+RANKING = frozenset({"--rerank", "--reranking"})
+"""Names of the switch for embeddings that ask for one score a sequence as well."""
 
 LOAD_MODES = {
     "--no-mmap": "none",
@@ -238,6 +242,8 @@ def _read_setting(name: str, rest: list[str], found: dict[str, Any]) -> None:
     flag, turned = _BY_NAME[name]
     if flag.read is None:
         found[flag.field] = turned
+        if name in RANKING:
+            found["pooling"] = "rank"
         return
     if flag.field == "flash_attn" and (not rest or _is_flag(rest[0])):
         # Builds before 6000 knew it as a switch.

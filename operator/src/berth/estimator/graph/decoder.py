@@ -128,6 +128,7 @@ def finish(c: Context, habit: Habit, x: Node) -> None:
     x.is_output = True
     cap = habit.cap_logits or bool(c.real("final_logit_softcapping"))
     b.logits(c, x, cap=cap, scale=habit.scale_logits and bool(c.real("logit_scale")))
+    b.pool(c, x)
 
 
 def _block(c: Context, habit: Habit, layer: Layer, x: Node, *, last: bool) -> Node:

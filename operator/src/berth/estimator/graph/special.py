@@ -14,7 +14,6 @@ from berth.estimator.graph.tensor import (
     mul_mat,
     permute,
     reshape,
-    transpose,
     view,
 )
 from berth.estimator.shape import Layer
@@ -198,7 +197,7 @@ def encoder(c: Context) -> None:
         x = _encoder_block(c, layer, x, last=layer.number == last)
     x.is_output = True
     c.expand(x)
-    _pool(c, x)
+    b.pool(c, x)
 
 
 def _encoder_block(c: Context, layer: Layer, x: Node, *, last: bool) -> Node:
@@ -230,17 +229,3 @@ def _encoder_block(c: Context, layer: Layer, x: Node, *, last: bool) -> Node:
         c.weight("layer_output_norm", number, "bias"),
         kind="norm",
     )
-
-
-def _pool(c: Context, x: Node) -> None:
-    """One embedding a sequence: a mean, or one row."""
-    if not c.settings.embeddings:
-        return
-    kind = c.number("pooling_type")
-    if kind == 1:
-        mean = c.input("mean", "F32", c.batch.rows, c.batch.sequences)
-        x = mul_mat(cont(transpose(x)), mean)
-    elif kind:
-        x = get_rows(x, c.input("cls", "I32", c.batch.sequences))
-    x.is_output = True
-    c.expand(x)
