@@ -82,6 +82,10 @@ CASES = [
         [("Stop", "r-b", "RunnersBusy"), ("Spare", "r-a", "")],
         id="the victim's requests waited first: it is spared"),
     pytest.param(
+        cluster(node(), waiting("a", since=NOW - 9), draining(runner(), newcomer="ns/b"),
+                waiting("b", 20, since=NOW - 5), runner("b", 20, stage=Stage.RESERVED, admitted_until=NOW + 9)),
+        [("StartPod", "r-b", "")], id="an admitted newcomer is on its way: its victim goes"),
+    pytest.param(
         cluster(node(), waiting("a", since=NOW - 1), draining(runner(), newcomer="ns/b"),
                 waiting("b", 20, since=NOW - 5), runner("b", 20, stage=Stage.RESERVED)),
         [], id="requests that came later wait for their turn (C1)"),

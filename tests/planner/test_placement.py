@@ -235,6 +235,11 @@ PLACED = [
         id="a node that is full of pods takes no more",
     ),
     pytest.param(
+        cluster(node(allocatable_pods=10, pods=9), model("b", 2), runner("b", 2), waiting(files=FILES)),
+        [("Prepare", "gpu-1", ("0",))],
+        id="our own runners count among the pods",
+    ),
+    pytest.param(
         cluster(node(disk_free=gib(1)), waiting(files=FILES)),
         [],
         id="files that the disk cannot hold are not fetched",
@@ -344,3 +349,11 @@ def test_autoload_goes_one_at_a_time_in_load_order() -> None:
         node(policy=group), model("a", 5), model("b", 5), runner("b", 5, stage=Stage.STARTING)
     )
     assert places(make_plan(loading)) == []
+
+
+def test_a_named_role_that_does_not_fit_is_told_and_one_of_all_that_fit_is_not() -> None:
+    full = (model("b", 20), runner("b", 20, busy=1))
+    named = cluster(node(policy=policy(autoload=("a",))), model("a", 20), *full)
+    fit = cluster(node(policy=policy(autoload=("Fit",))), model("a", 20), *full)
+    assert refusals(make_plan(named)) == [(Reason.BUSY, False)]
+    assert refusals(make_plan(fit)) == []

@@ -73,6 +73,7 @@ class Book:
     _books: dict[str, NodeBook] = field(default_factory=dict)
     _groups: dict[str, int] | None = None
     _autoload: frozenset[str] | None = None
+    _autoloading: bool | None = None
     _positions: dict[str, int] | None = None
     _newcomers: dict[str, list[Runner]] | None = None
     _reserved_on: set[str] = field(default_factory=set)
@@ -271,12 +272,35 @@ class Book:
 
     def autoloads(self, model: Model) -> bool:
         """Whether a policy loads the model at start: by its key or name, or all that fit."""
+        return AUTOLOAD_FIT in self.autoload or self.autoload_names(model)
+
+    def autoload_names(self, model: Model) -> bool:
+        """Whether a policy's ``autoload`` names the model."""
+        listed = self.autoload
+        return bool(listed) and (model.key in listed or short_name(model.key) in listed)
+
+    @property
+    def autoload(self) -> frozenset[str]:
+        """What the policies load at start."""
         if self._autoload is None:
-            listed = {name for node in self.state.nodes for name in node.policy.autoload}
-            self._autoload = frozenset(listed)
-        if not self._autoload:
-            return False
-        return not self._autoload.isdisjoint((AUTOLOAD_FIT, model.key, short_name(model.key)))
+            self._autoload = frozenset(
+                name for node in self.state.nodes for name in node.policy.autoload
+            )
+        return self._autoload
+
+    def is_autoloading(self) -> bool:
+        """Whether a model loads that autoload has started, in this pass or before."""
+        if self._autoloading is None:
+            self._autoloading = any(
+                (runner.stage in LOADING or runner.stage is Stage.PREPARING)
+                and self._is_autoload(runner.model)
+                for runner in self.state.runners
+            )
+        return self._autoloading
+
+    def _is_autoload(self, key: str) -> bool:
+        model = self.models.get(key)
+        return model is not None and not model.autoload_done and self.autoloads(model)
 
     def load_position(self, model: Model) -> int:
         """Where the model stands in the load orders of the policies; those not named come last."""
@@ -329,6 +353,8 @@ class Book:
         """Note a placement; a reservation is in the ledger from here on."""
         self.actions.append(action)
         self.placed.setdefault(action.model, []).append(action)
+        if self._is_autoload(action.model):
+            self._autoloading = True
         book = self.at(action.place.node)
         if isinstance(action, Prepare):
             book.disk -= missing_bytes(self.models[action.model], book.node)

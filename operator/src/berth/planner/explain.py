@@ -7,14 +7,24 @@ from berth.planner.plan import make_plan
 from berth.planner.state import Model, State
 
 
-def plan_if_asked(state: State, key: str) -> Plan:
-    """The plan of a snapshot in which one request waits for the model ``key``; nothing is touched.
+def plan_if_asked(state: State, *keys: str) -> Plan:
+    """The plan of a snapshot in which one request waits for each of the models; nothing is touched.
 
     A suspension, an unload by hand and a back-off are left as they are: they are part of the answer.
-    Raises KeyError where no model has that key.
+    Raises KeyError where no model has such a key.
     """
-    known = {model.key: model for model in state.models}
-    return plan_with(state, _asked(known[key], state.now))
+    return make_plan(state_if_asked(state, *keys))
+
+
+def state_if_asked(state: State, *keys: str) -> State:
+    """The snapshot with one request waiting for each of the models. Raises KeyError."""
+    unknown = set(keys) - {model.key for model in state.models}
+    if unknown:
+        raise KeyError(min(unknown))
+    models = tuple(
+        _asked(model, state.now) if model.key in keys else model for model in state.models
+    )
+    return replace(state, models=models)
 
 
 def plan_with(state: State, model: Model) -> Plan:

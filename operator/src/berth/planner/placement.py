@@ -6,7 +6,7 @@ from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
 from berth.planner.amounts import Amounts, amounts, is_here, missing_bytes
-from berth.planner.book import LOADING, Book
+from berth.planner.book import Book
 from berth.planner.candidates import Candidate, claim_of
 from berth.planner.eviction import (
     Rank,
@@ -16,17 +16,18 @@ from berth.planner.eviction import (
     plan_cap_victims,
     plan_victims,
 )
-from berth.planner.refusals import pinned_in_the_way, plan_refusal
+from berth.planner.refusals import MOST_NODES, pinned_in_the_way, plan_refusal
 from berth.planner.restarts import backoff_s
 from berth.planner.search import (
     Search,
-    all_candidates,
+    candidates_on,
     may_hold,
     nodes_to_try,
     open_candidates_on,
     plan_search,
+    roomiest,
 )
-from berth.planner.state import HOST, Runner, Stage
+from berth.planner.state import HOST, Runner
 from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
 from berth.units import show_seconds
@@ -69,6 +70,8 @@ def plan_placement(book: Book, wish: Wish) -> None:
     refusal = plan_refusal(book, search)
     if wish.prepared is not None and plan_giving_up(book, wish.prepared, wish, refusal):
         return
+    if wish.want is Want.AUTOLOAD and not book.autoload_names(wish.model):
+        return  # All that fit are loaded; that this one does not is no news.
     if wish.overdue:
         plan_keeping(book, search)
     # A model that has a runner is never told to be beyond help for want of another one.
@@ -120,21 +123,8 @@ def waits_for_turn(book: Book, wish: Wish) -> bool:
     2. Autoload: another model that nobody waits for is being loaded; one at a time, in load order.
     """
     if wish.want is Want.AUTOLOAD:
-        return is_autoloading(book)
+        return book.is_autoloading()
     return wish.replaces is not None and wish.replaces.node in book.rolling
-
-
-def is_autoloading(book: Book) -> bool:
-    """Whether a model loads that autoload has started, in this pass or before."""
-    for key, made in book.placed.items():
-        if made and not book.models[key].autoload_done and book.autoloads(book.models[key]):
-            return True
-    for runner in book.state.runners:
-        model = book.models.get(runner.model)
-        loading = runner.stage in LOADING or runner.stage is Stage.PREPARING
-        if model is not None and loading and not model.autoload_done and book.autoloads(model):
-            return True
-    return False
 
 
 def plan_free_offer(book: Book, search: Search) -> Offer | None:
@@ -243,21 +233,26 @@ def plan_keeping(book: Book, search: Search) -> None:
     2. The one that lacks least; then by name. Only others who are overdue may still take it.
     """
     best: tuple[int, str, tuple[str, ...]] | None = None
-    for candidate in all_candidates(book, search):
-        place, takes = book.at(candidate.node), takes_of(book, candidate)
-        lacks = place.lacks(takes)
-        held = [
-            book.takes(runner, place.unified)
-            for runner in book.by_node.get(candidate.node, ())
-            if not book.is_leaving(runner) and not book.is_pinned(runner)
-        ]
-        if any(short > sum(one.get(dim, 0) for one in held) for dim, short in lacks.items()):
-            continue
-        found = (sum(lacks.values()), candidate.node, candidate.devices)
-        best = found if best is None else min(best, found)
+    for count, name in enumerate(roomiest(book, search)):
+        if count >= MOST_NODES and best is not None:
+            break
+        for candidate in candidates_on(book, search, name):
+            lacks = book.at(name).lacks(takes_of(book, candidate))
+            if _may_ever_be_had(book, name, lacks):
+                found = (sum(lacks.values()), name, candidate.devices)
+                best = found if best is None else min(best, found)
     if best is not None:
         for dim in best[2] or (HOST,):
             book.kept_for[best[1], dim] = search.wish.model.key
+
+
+def _may_ever_be_had(book: Book, name: str, lacks: Amounts) -> bool:
+    held = [
+        book.takes(runner, book.at(name).unified)
+        for runner in book.by_node.get(name, ())
+        if not book.is_leaving(runner) and not book.is_pinned(runner)
+    ]
+    return all(short <= sum(one.get(dim, 0) for one in held) for dim, short in lacks.items())
 
 
 def _later_offer(book: Book, search: Search) -> Offer | None:

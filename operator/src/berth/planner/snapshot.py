@@ -1,12 +1,32 @@
 """How is a snapshot written down, so that any pass can be replayed?"""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from enum import Enum
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from berth.planner.state import State
+
+
+def state_to_json(state: State) -> str:
+    """The snapshot as one JSON document, its keys in order, so that two can be compared by eye."""
+    return json.dumps(dump(state), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def state_from_json(text: str) -> State:
+    """The inverse of ``state_to_json``. Raises ValueError with a sentence about what is wrong."""
+    try:
+        found = json.loads(text)
+    except ValueError as err:
+        raise ValueError(f"it is not JSON: {err}") from err
+    if not isinstance(found, dict) or not {"now", "epoch"} <= found.keys():
+        raise ValueError("it is no snapshot: `now` and `epoch` are missing")
+    try:
+        return load(found)
+    except (TypeError, KeyError, AttributeError) as err:
+        raise ValueError(f"it is no whole snapshot: {err}") from err
 
 
 def dump(value: Any) -> Any:
@@ -62,7 +82,11 @@ def _load(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{key: _load(hints[key], item) for key, item in value.items() if key in hints})
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum | float) else value
+    if isinstance(kind, type) and issubclass(kind, Enum | float):
+        return kind(value)
+    if kind in (int, str, bool) and type(value) is not kind:
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value
 
 
 def _load_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
