@@ -55,27 +55,33 @@ def linear(c: Context, x: Node, stem: str, block: int) -> Node:
 
 
 def embed(c: Context, *, scaled: bool = False) -> Node:
-    """The batch's embeddings: of tokens, with the embedding input beside them."""
+    """The batch's embeddings: of tokens, with the embedding input and the mixture of both beside them."""
     rows, width = c.batch.rows, c.shape.embedding
+    wide = width * (1 + max(c.number("n_deepstack_layers"), 0))
     table = c.weight("token_embd")
     if table is None:
         raise NoGraph("token_embd")
-    tokens = c.input("tokens", "I32", rows)
-    given = c.input("embd", "F32", width, rows)
-    x = get_rows(table, tokens)
+    x = _looked_up(table, c.input("tokens", "I32", rows), wide)
     c.expand(x)
-    c.expand(given)
+    c.expand(c.input("embd", "F32", wide, rows))
     if c.shape.architecture not in UNMIXED:
-        count = rows
-        ids, slots = c.input("mixed_tokens", "I32", count), c.input("mixed_slots", "I64", count)
-        other = c.input("mixed_embd", "F32", width, rows)
-        c.expand(set_rows(like("dup", other), get_rows(table, ids), slots))
+        ids, slots = c.input("mixed_tokens", "I32", rows), c.input("mixed_slots", "I64", rows)
+        other = c.input("mixed_embd", "F32", wide, rows)
+        c.expand(set_rows(like("dup", other), _looked_up(table, ids, wide), slots))
+    if wide != width:
+        c.held["stacked", -1] = x
+        x = view(x, (width, rows), (x.nb[1],))
     if c.real("embedding_scale"):
-        x = like("scale", x)
+        x = like("scale", x if x.contiguous else cont(x))
     if scaled:
         x = like("mul", x, c.input("scale_rows", "F32", 1, rows))
     c.expand(x)
     return x
+
+
+def _looked_up(table: Node, ids: Node, wide: int) -> Node:
+    x = get_rows(table, ids)
+    return made("pad", (wide, x.ne[1]), x) if wide != x.ne[0] else x
 
 
 UNMIXED = frozenset(
@@ -361,40 +367,3 @@ def logits(c: Context, x: Node, *, cap: bool = False, scale: bool = False) -> No
         x = like("scale", like("unary", like("scale", x)))
     c.expand(x)
     x.is_output = True
-
-
-POOLINGS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
-
-
-def pool(c: Context, x: Node) -> None:
-    """One embedding a sequence, or one score: a mean of rows, or one row and what a classifier makes of it."""
-    if not c.settings.embeddings:
-        return
-    kind = POOLINGS.get(c.settings.pooling, c.number("pooling_type"))
-    if kind == POOLINGS["mean"]:
-        mean = c.input("mean", "F32", c.batch.rows, c.batch.sequences)
-        x = mul_mat(cont(transpose(x)), mean)
-    elif kind:
-        x = get_rows(x, c.input("cls", "I32", c.batch.sequences))
-    if kind == POOLINGS["rank"]:
-        x = _scored(c, x)
-    x.is_output = True
-    c.expand(x)
-
-
-def _scored(c: Context, x: Node) -> Node:
-    head, out = c.weight("cls"), c.weight("cls.output")
-    if head is not None:
-        x = mul_mat(head, x)
-        bias = c.weight("cls", -1, "bias")
-        x = like("add", x, bias) if bias is not None else x
-        x = (
-            norm(like("unary", x), c.weight("cls.norm"), kind="norm")
-            if c.weight("cls.norm")
-            else like("unary", x)
-        )
-    if out is not None:
-        x = mul_mat(out, x)
-        bias = c.weight("cls.output", -1, "bias")
-        x = like("add", x, bias) if bias is not None else x
-    return x

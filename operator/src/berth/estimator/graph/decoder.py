@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from berth.estimator.graph import blocks as b
 from berth.estimator.graph.context import Context, NoGraph
 from berth.estimator.graph.experts import experts
-from berth.estimator.graph.tensor import Node, like, mul_mat, reshape
+from berth.estimator.graph.pooling import pool
+from berth.estimator.graph.tensor import Node, like, mul_mat, reshape, view
 from berth.estimator.shape import Layer
 
 
@@ -111,7 +112,17 @@ def build(c: Context, habit: Habit) -> None:
     last = c.shape.layers[-1].number
     for layer in c.shape.layers:
         x = _block(c, habit, layer, x, last=layer.number == last)
+        if layer.number < c.number("n_deepstack_layers"):
+            x = _deepened(c, x)
     finish(c, habit, x)
+
+
+def _deepened(c: Context, x: Node) -> Node:
+    """An image's further embeddings, which the first blocks of some models add."""
+    stacked = c.held.get(("stacked", -1))
+    if stacked is None:
+        return x
+    return like("add", x, view(stacked, (c.shape.embedding, x.ne[1]), (stacked.nb[1],)))
 
 
 def finish(c: Context, habit: Habit, x: Node) -> None:
@@ -128,7 +139,7 @@ def finish(c: Context, habit: Habit, x: Node) -> None:
     x.is_output = True
     cap = habit.cap_logits or bool(c.real("final_logit_softcapping"))
     b.logits(c, x, cap=cap, scale=habit.scale_logits and bool(c.real("logit_scale")))
-    b.pool(c, x)
+    pool(c, x)
 
 
 def _block(c: Context, habit: Habit, layer: Layer, x: Node, *, last: bool) -> Node:

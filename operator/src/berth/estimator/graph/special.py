@@ -4,6 +4,7 @@ from berth.estimator.graph import blocks as b
 from berth.estimator.graph.context import Context, NoGraph
 from berth.estimator.graph.decoder import Habit, finish, mixture_or_dense, rope_factors
 from berth.estimator.graph.experts import experts
+from berth.estimator.graph.pooling import pool
 from berth.estimator.graph.tensor import (
     Node,
     concat,
@@ -197,7 +198,7 @@ def encoder(c: Context) -> None:
         x = _encoder_block(c, layer, x, last=layer.number == last)
     x.is_output = True
     c.expand(x)
-    b.pool(c, x)
+    pool(c, x)
 
 
 def _encoder_block(c: Context, layer: Layer, x: Node, *, last: bool) -> Node:
