@@ -8,7 +8,7 @@ import pytest
 
 from berth.api.meta import timestamp
 from berth.api.model import FileFact
-from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
+from berth.controller.apply import RUNNERS, Application, Hands, StalePlanError, ensure_demands
 from berth.controller.history import History
 from berth.controller.launch import Stamp
 from berth.controller.observe import Frame, Observation, Remembered, observe
@@ -219,11 +219,49 @@ def _refusing(status: int, plural: str) -> Callable[[Write], ApiError | None]:
     return lambda w: ApiError(status, "X", "no") if w.plural == plural else None
 
 
-async def test_a_conflict_drops_the_plan() -> None:
-    world = World.of()
+async def test_a_runner_that_exists_already_is_seen_and_the_plan_dropped() -> None:
+    world, name = World.of(), runner_name("ns", "m", ordinal=0, attempt=2)
+    world.server.put(RUNNERS, runner(name))
     world.server.refuses = _refusing(409, "runners")
     with pytest.raises(StalePlanError):
         await world.apply(_reserve())
+    assert [r.metadata.name for r in world.store.runners] == [name]
+
+
+async def test_a_runner_that_exists_and_cannot_be_read_costs_nobody_else_anything() -> None:
+    world, name = World.of(runners=[runner("m-1")]), runner_name("ns", "m", ordinal=0, attempt=2)
+    world.server.put(RUNNERS, runner(name, claim="so much"))
+    world.server.refuses = lambda w: (
+        ApiError(409, "AlreadyExists", "no") if w.verb == "create" else None
+    )
+    done = (await world.apply(_reserve(), Stop("uid-m-1", Reason.IDLE))).done
+    assert [f.outcome.reason for f in done.failures] == [Reason.UNSUPPORTED]
+    assert ("delete", "runners", "ns/m-1") in world.wrote()
+
+
+async def test_a_write_that_is_refused_for_good_is_left_out_and_the_rest_goes_on() -> None:
+    world = World.of(runners=[runner("m-0"), runner("m-1")])
+    world.server.refuses = lambda w: (
+        ApiError(422, "Invalid", "no") if w.verb == "apply" and w.key == "ns/m-0" else None
+    )
+    order = Drain("uid-m-0", Reason.IDLE, NOW + 300)
+    await world.apply(order, Stop("uid-m-1", Reason.IDLE))
+    assert world.wrote() == [("delete", "runners", "ns/m-1")]
+
+
+async def test_an_api_server_that_is_too_busy_drops_the_plan() -> None:
+    world = World.of()
+    world.server.refuses = _refusing(429, "runners")
+    with pytest.raises(StalePlanError):
+        await world.apply(_reserve())
+
+
+async def test_a_pod_whose_runner_is_merely_not_seen_yet_is_left_alone() -> None:
+    world = World.of(pods=[pod("m-0")])
+    world.server.put(RUNNERS, runner("m-0"))
+    await sweep(world.hands)
+    assert world.wrote() == []
+    assert [r.metadata.name for r in world.store.runners] == ["m-0"]
 
 
 async def test_a_plan_older_than_5_s_is_dropped_before_its_next_write() -> None:

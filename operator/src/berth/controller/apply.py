@@ -104,8 +104,17 @@ class Application:
                 raise StalePlanError("the plan is older than 5 s")
             if not self._hands.leads():
                 raise StalePlanError("this process leads no more")
-            await self._apply(action)
+            await self._guarded(action)
         return self.done
+
+    async def _guarded(self, action: Action) -> None:
+        """One action; what the API server will not take of one runner costs the others nothing."""
+        try:
+            await self._apply(action)
+        except ApiError as err:
+            if err.conflict or err.status == 429 or err.status >= 500:
+                raise StalePlanError(str(err)) from err
+            log.warning("%s was refused and is left out: %s", type(action).__name__, err)
 
     async def _apply(self, action: Action) -> None:
         match action:
@@ -139,6 +148,8 @@ class Application:
         try:
             answer = await self._hands.kube.create(RUNNERS, body, model.metadata.namespace)
         except ApiError as err:
+            if err.conflict:
+                await self._meet(name, model)
             self._refused(action.model, action.place.node, name, err)
             return
         self._hands.store.runners.put(answer)
@@ -148,11 +159,18 @@ class Application:
             model, Happening.PLACED, f"{name} on {where}: {action.need.text}"
         )
 
+    async def _meet(self, name: str, model: Model) -> None:
+        """A Runner of this name exists: see it, and plan again. One that cannot be read is told."""
+        namespace = model.metadata.namespace
+        self._hands.store.runners.put(await self._hands.kube.get(RUNNERS, name, namespace))
+        if self._hands.store.runners.get(f"{namespace}/{name}") is not None:
+            raise StalePlanError(f"runner {namespace}/{name} exists already")
+
     def _refused(self, key: str, node: str, name: str, err: ApiError) -> None:
-        """Conflicts mean that we see too little; anything else is told as the runner's failure."""
-        if err.conflict or err.not_found or err.status >= 500 or err.status == 429:
+        """What the API server will not take is told as the runner's failure."""
+        if err.status >= 500 or err.status == 429:
             raise StalePlanError(f"{name}: {err}") from err
-        reason = Reason.UNSUPPORTED if err.status == 422 else Reason.ADMISSION_ERROR
+        reason = Reason.UNSUPPORTED if err.status in (409, 422) else Reason.ADMISSION_ERROR
         log.warning("the API server refused %s: %s", name, err)
         outcome = Outcome(reason, err.message[:900])
         self.done.failures.append(Failure(key, f"{name}@{self._state.now}", node, outcome))
@@ -182,8 +200,10 @@ class Application:
         try:
             answer = await self._hands.kube.create(PODS, body, runner.metadata.namespace)
         except ApiError as err:
-            if err.conflict and self._own_pod(runner):
-                return
+            if err.conflict:
+                if self._own_pod(runner):
+                    return
+                raise StalePlanError(f"a pod {runner.key} exists already") from err
             entry = self._entries[uid]
             self._refused(entry.model_key, entry.node, uid, err)
             await self._stop(Stop(uid, Reason.ADMISSION_ERROR))
@@ -315,16 +335,13 @@ async def write_runner(hands: Hands, runner: Runner, **changes: Any) -> None:
         "spec": {name: value for name, value in wanted.items() if value is not None}
         | {"epoch": hands.stamp.epoch},
     }
-    try:
-        answer = await hands.kube.apply(
-            RUNNERS,
-            runner.metadata.name,
-            body,
-            manager=MANAGER,
-            namespace=runner.metadata.namespace,
-        )
-    except ApiError as err:
-        raise StalePlanError(f"{runner.key}: {err}") from err
+    answer = await hands.kube.apply(
+        RUNNERS,
+        runner.metadata.name,
+        body,
+        manager=MANAGER,
+        namespace=runner.metadata.namespace,
+    )
     hands.store.runners.put(answer)
 
 

@@ -2,7 +2,9 @@
 
 import logging
 
-from berth.controller.apply import RUNNERS, Hands, StalePlanError, write_runner
+from berth.controller.apply import RUNNERS, Hands, write_runner
+from berth.controller.views import PodView
+from berth.kube.client import ApiError
 from berth.kube.refs import PODS
 
 log = logging.getLogger(__name__)
@@ -35,10 +37,24 @@ async def sweep_pods(hands: Hands) -> int:
     for pod in list(hands.store.pods):
         if not pod.is_runner or pod.runner_uid in runners or pod.deleting:
             continue
+        if await _runner_exists(hands, pod):
+            continue
         log.info("pod %s: its runner is gone, it is deleted", pod.key)
         await hands.kube.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
         swept += 1
     return swept
+
+
+async def _runner_exists(hands: Hands, pod: PodView) -> bool:
+    """Asked before a pod is deleted: a watch may show a pod before the Runner that it belongs to."""
+    try:
+        runner = await hands.kube.get(RUNNERS, pod.runner, pod.namespace)
+    except ApiError as err:
+        if err.not_found:
+            return False
+        raise
+    hands.store.runners.put(runner)
+    return bool(runner["metadata"].get("uid") == pod.runner_uid)
 
 
 async def restamp(hands: Hands) -> None:
@@ -53,5 +69,5 @@ async def restamp(hands: Hands) -> None:
             continue
         try:
             await write_runner(hands, runner, passId=hands.stamp.pass_id)
-        except StalePlanError as err:
+        except ApiError as err:
             log.warning("runner %s keeps its old pass: %s", runner.key, err)
