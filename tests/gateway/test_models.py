@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+import threading
 from urllib.parse import quote
 
 import pytest
 import yaml
 
+from berth.gateway.accounting import BACKLOG, LineWriter
 from berth.reasons import State
 from fakes.engine import Behaviour, FakeEngine
 from gateway.world import chat, until, world
@@ -259,3 +261,37 @@ async def test_health_counts():
         await w.ask(chat("held"))
         page = (await w.get("/health")).json
         assert (page["status"], page["served"], page["refused"], page["running"]) == ("ok", 1, 1, 0)
+
+
+def test_the_log_is_written_by_a_thread_and_whole_at_the_end(tmp_path):
+    with (tmp_path / "log").open("wb") as file:
+        writer = LineWriter(file)
+        for number in range(50):
+            writer.write(b"%d\n" % number)
+        writer.close()
+    assert (tmp_path / "log").read_text().split() == [str(n) for n in range(50)]
+
+
+class Stuck:
+    """A reader of the log that reads nothing until it is let go."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.size = 0
+
+    def write(self, data):
+        self.go.wait()
+        self.size += len(data)
+
+    def flush(self):
+        pass
+
+
+def test_a_reader_of_the_log_that_is_stuck_costs_lines_and_not_time():
+    stuck = Stuck()
+    writer = LineWriter(stuck)
+    for _ in range(BACKLOG * 2):
+        writer.write(b"x")
+    stuck.go.set()
+    writer.close()
+    assert stuck.size <= BACKLOG + 1

@@ -5,12 +5,14 @@ Nothing here is done per chunk. Counters are plain numbers; `metrics` shows them
 
 import asyncio
 import contextlib
-import sys
+import queue
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import BinaryIO
 
 import msgspec
 
@@ -21,6 +23,7 @@ UNKNOWN = "unknown"
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 FLUSH_S = 0.2
 FLUSH_LINES = 256
+BACKLOG = 1000
 
 
 @dataclass(slots=True)
@@ -75,13 +78,40 @@ class Call:
     tail: bytes = b""
 
 
+class LineWriter:
+    """Writes log lines in a thread of its own: whoever reads them slowly must not delay a stream.
+
+    Beyond ``BACKLOG`` batches that wait, lines are lost rather than memory.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._batches: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        if self._batches.qsize() < BACKLOG:
+            self._batches.put(data)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Write what is left, for so long at most."""
+        self._batches.put(b"")
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while data := self._batches.get():
+            # A closed pipe must not end the log for ever, nor the gateway.
+            with contextlib.suppress(OSError, ValueError):
+                self._file.write(data)
+                self._file.flush()
+
+
 class Ledger:
     """Accounts of all models, and the request log."""
 
-    def __init__(
-        self, *, write: Callable[[bytes], object] | None = None, clock: Callable[[], float]
-    ) -> None:
-        self._write = write or sys.stdout.buffer.write
+    def __init__(self, *, write: Callable[[bytes], object], clock: Callable[[], float]) -> None:
+        self._write = write
         self._clock = clock
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[bytes] = []
@@ -166,11 +196,7 @@ class Ledger:
         self._is_due = False
         lines, self._lines = self._lines, []
         if lines:
-            # A full pipe or a closed terminal must not end an answer.
-            with contextlib.suppress(OSError, ValueError):
-                self._write(b"\n".join(lines) + b"\n")
-                if self._write == sys.stdout.buffer.write:
-                    sys.stdout.buffer.flush()
+            self._write(b"\n".join(lines) + b"\n")
 
 
 _second = -1

@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import uvloop
 import yaml
 
-from berth.gateway.accounting import Ledger
+from berth.gateway.accounting import Ledger, LineWriter
 from berth.gateway.body import Store
 from berth.gateway.catalog import Catalog
 from berth.gateway.demand import BEAT_S, DemandBook, KubeWriter, Writer
@@ -159,7 +160,9 @@ async def serve(settings: Settings, static: Path | None) -> None:
             )
             writer = KubeWriter(kube)
             work.append(feed.run())
-        gateway = build(settings, catalog, writer, Ledger(clock=clock))
+        lines = LineWriter(sys.stdout.buffer)
+        stack.callback(lines.close)
+        gateway = build(settings, catalog, writer, Ledger(write=lines.write, clock=clock))
         work += [tick(gateway), gateway.proxy.keys.read_for_ever()]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(item) for item in work]
