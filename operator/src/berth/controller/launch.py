@@ -33,7 +33,6 @@ def runner_spec(
 ) -> RunnerSpec:
     """The spec of a new Runner. What was priced is what is launched."""
     variant = variant_of(priced.variants, decision.need.variant)
-    fields = priced.fields
     disk = sum(file.size for file in priced.files) if priced.mount is None else 0
     return RunnerSpec(
         model_ref=ModelRef(
@@ -58,14 +57,20 @@ def runner_spec(
         parallel=priced.parallel,
         context_length=priced.context_length,
         settings_hash=priced.settings_hash,
-        load_timeout_seconds=round(load_timeout_s(priced)),
-        hang_timeout_seconds=round(variant.hang_timeout_s),
-        drain_timeout_seconds=round(drain_timeout_s(priced)),
         tolerations=list(model.spec.tolerations),
         node_selector=dict(model.spec.node_selector),
-        resources=fields.resources,
-        pod_template=fields.pod_template,
+        resources=priced.fields.resources,
+        pod_template=priced.fields.pod_template,
+        **_timeouts(priced, variant),
     )
+
+
+def _timeouts(priced: Priced, variant: Variant) -> dict[str, int]:
+    return {
+        "load_timeout_seconds": round(load_timeout_s(priced)),
+        "hang_timeout_seconds": round(variant.hang_timeout_s),
+        "drain_timeout_seconds": round(drain_timeout_s(priced)),
+    }
 
 
 def name_of(decision: Prepare | Reserve, model: Model) -> str:

@@ -12,7 +12,7 @@ from berth.controller.priced import Priced
 from berth.controller.returning import Returning
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
-from berth.planner.state import HOST, Claim, Runner, Stage, State
+from berth.planner.state import HOST, Claim, Model, Runner, Stage, State
 from berth.units import Bytes
 
 
@@ -64,38 +64,19 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         _with_memory(runner, remembered.returning)
         for runner in observe_runners(found, sightings, now)
     )
+    _remember(runners, history, now)
     nodes = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
     remembered.returning.note(runners, nodes, now)
-    history.saw_runners({r.uid: (r.node, _devices(r)) for r in runners}, now)
-    for runner in runners:
-        _measure(runner, history)
-        if runner.stage is Stage.UP and runner.up_since is not None:
-            history.steady(runner.model, runner.up_since, now)
     objects = {
         key: model
         for key, model in sorted(store.models.items())
         if not model.metadata.deletion_timestamp
     }
-    models = tuple(
-        observe_model(
-            model,
-            store.demands.get(key),
-            frame.prices.get(key),
-            sightings=sightings,
-            history=history,
-            defaults=frame.defaults,
-            now=now,
-        )
-        for key, model in objects.items()
-    )
-    for asked in models:
-        if asked.load_asked is not None:
-            history.asked_by_hand(asked.key, asked.load_asked)
     state = State(
         now=now,
         epoch=frame.epoch,
         nodes=tuple(remembered.returning.corrected(node) for node in nodes),
-        models=models,
+        models=_models(objects, store, remembered, frame, now),
         runners=runners,
         healthy_since=frame.healthy_since,
         fairness_s=frame.fairness_s,
@@ -105,6 +86,40 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         drain_quiet_s=frame.drain_quiet_s,
     )
     return Observation(state, tuple(found), objects, failed_now)
+
+
+def _remember(runners: tuple[Runner, ...], history: History, now: float) -> None:
+    """What runners teach: who has gone, what they really take, that they are steady."""
+    history.saw_runners({r.uid: (r.node, _devices(r)) for r in runners}, now)
+    for runner in runners:
+        _measure(runner, history)
+        if runner.stage is Stage.UP and runner.up_since is not None:
+            history.steady(runner.model, runner.up_since, now)
+
+
+def _models(
+    objects: Mapping[str, ModelObject],
+    store: Store,
+    remembered: Remembered,
+    frame: Frame,
+    now: float,
+) -> tuple[Model, ...]:
+    models = tuple(
+        observe_model(
+            model,
+            store.demands.get(key),
+            frame.prices.get(key),
+            sightings=remembered.sightings,
+            history=remembered.history,
+            defaults=frame.defaults,
+            now=now,
+        )
+        for key, model in objects.items()
+    )
+    for model in models:
+        if model.load_asked is not None:
+            remembered.history.asked_by_hand(model.key, model.load_asked)
+    return models
 
 
 def _with_memory(runner: Runner, returning: Returning) -> Runner:

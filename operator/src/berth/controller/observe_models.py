@@ -1,7 +1,7 @@
 """Who wants which model, how much, and since when? Models and Demands in the planner's words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from berth.api.demand import Demand, Waiting
 from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, moment_of, seconds_of
@@ -41,41 +41,51 @@ def observe_model(
     now: float,
 ) -> Model:
     """One Model. What its gateways say is timed where it is seen, by the controller's clock."""
-    spec, priced = model.spec, priced or _UNKNOWN
-    idle_s = defaults.idle_timeout_s if spec.idle_timeout is None else seconds_of(spec.idle_timeout)
+    priced = priced or _UNKNOWN
+    timeout = model.spec.idle_timeout
+    idle_s = defaults.idle_timeout_s if timeout is None else seconds_of(timeout)
     waiting, waiting_since = _waiting(model.key, demand, sightings, now)
-    return Model(
-        key=model.key,
-        uid=model.metadata.uid,
+    loads, unloads = _by_hand(model, sightings, now)
+    return replace(
+        _declared(model, priced, defaults),
         needs=tuple(history.larger(model.key, priced.settings_hash, n) for n in priced.needs),
-        blocked=priced.blocked,
-        blocked_message=priced.blocked_message,
+        idle_timeout_s=idle_s,
         waiting=waiting,
         waiting_since=waiting_since,
         used=used_moment(model.key, demand, idle_s, sightings, now),
+        load_asked=loads,
+        unload_asked=unloads,
+        restarts=history.restarts(model.key, now),
+    )
+
+
+def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
+    """What the Model says and what it costs: all that does not depend on the moment."""
+    spec, status = model.spec, model.status
+    return Model(
+        key=model.key,
+        uid=model.metadata.uid,
+        blocked=priced.blocked,
+        blocked_message=priced.blocked_message,
         min_replicas=spec.min_replicas,
         max_replicas=max(spec.max_replicas, spec.min_replicas),
         pinned=spec.residency == "Pinned",
         pin_to=tuple(spec.pin_to),
-        idle_timeout_s=idle_s,
         device=spec.device or defaults.device,
         priority=spec.priority,
         suspended=spec.suspend,
-        load_asked=_asked(model, ANNOTATION_LOAD, model.status.load_handled, sightings, now),
-        unload_asked=_asked(model, ANNOTATION_UNLOAD, model.status.unload_handled, sightings, now),
-        not_before=_moment(model.status.not_before),
+        not_before=_moment(status.not_before),
         node_selector=spec.node_selector,
         tolerations=tuple(_toleration(t) for t in spec.tolerations),
         files=_to_fetch(priced),
         settings_hash=priced.settings_hash,
-        load_seconds=_median(model.status.load_seconds),
+        load_seconds=_median(status.load_seconds),
         parallel=priced.parallel,
         drain_timeout_s=drain_timeout_s(priced),
         load_timeout_s=load_timeout_s(priced),
-        restarts=history.restarts(model.key, now),
         local_nodes=priced.local_nodes,
         # A load time is noted whenever it comes up.
-        autoload_done=bool(model.status.load_seconds),
+        autoload_done=bool(status.load_seconds),
     )
 
 
@@ -144,6 +154,17 @@ def used_moment(
         clamped = min(said, now) if not idle_s else min(max(said, oldest), now)
         sightings.put("used", key, stamp, clamped)
     return sightings.since("used", key, stamp, now)
+
+
+def _by_hand(
+    model: ModelObject, sightings: Sightings, now: float
+) -> tuple[float | None, float | None]:
+    """When a load and an unload by hand were first seen, as far as they are not handled yet."""
+    status = model.status
+    return (
+        _asked(model, ANNOTATION_LOAD, status.load_handled, sightings, now),
+        _asked(model, ANNOTATION_UNLOAD, status.unload_handled, sightings, now),
+    )
 
 
 def _asked(
