@@ -59,6 +59,13 @@ def test_device_none_leaves_the_cards_alone(model: str) -> None:
     assert priced(model, "--gpus", "1", "--json", "--", "-dev", "none")["needs"]["devices"] == []
 
 
+def test_devices_that_the_command_line_names_are_believed(model: str) -> None:
+    row = priced(
+        model, "--json", "--", "-dev", "CUDA0,CUDA1", "-ngl", "99", "-c", "512", "-np", "1"
+    )
+    assert len(row["needs"]["devices"]) == 2
+
+
 def test_people_get_a_table_a_sentence_and_the_largest_context(model: str) -> None:
     found = run(model, "--set", "contextLength=512", "--memory", "64MiB")
     assert found.exit_code == 0

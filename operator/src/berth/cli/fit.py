@@ -211,7 +211,10 @@ def _profile_settings(facts: Facts, options: dict[str, Any]) -> Settings:
 
 
 def _devices(text: str, line: CommandLine | None) -> tuple[Device, ...]:
-    """The accelerators given; those of ``--rpc`` too; none where the command line says ``--device none``."""
+    """The accelerators given; those of ``--rpc`` too; of them only as many as ``--device`` names.
+
+    A command line that names devices where none are given is believed.
+    """
     match = _GPUS.match(text)
     assert match is not None
     size = parse_quantity(match["size"]) if match["size"] else 0
@@ -219,8 +222,12 @@ def _devices(text: str, line: CommandLine | None) -> tuple[Device, ...]:
     if line is not None:
         rules += ["rpc"] * len(line.rpc)
         if line.devices is not None:
-            rules = rules[: len(line.devices)]
+            rules = rules[: len(line.devices)] or [_rules_of(name) for name in line.devices]
     return tuple(Device(f"GPU{number}", size, kind) for number, kind in enumerate(rules))
+
+
+def _rules_of(name: str) -> str:
+    return "rpc" if name.upper().startswith("RPC") else "cuda"
 
 
 def _largest(subject: Subject, memory: str) -> int:
