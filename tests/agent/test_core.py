@@ -1,6 +1,7 @@
 """Does the whole agent do what the contract says, against a fake node and a fake API server?"""
 
 import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from berth.agent.core import Agent
 from berth.agent.fetch_errors import HashMismatchError
 from berth.agent.health import Look
 from berth.agent.host import Process
+from berth.agent.probe import Target
 from berth.agent.views import Views
 from berth.api.model import Model
 from berth.api.residency import Residency
@@ -196,6 +198,48 @@ async def test_a_drain_is_quiet_when_nothing_is_in_hand_and_taken_back_when_some
             lambda: (q := world.status().quiet) and q.drain_seen == "2026-01-01T00:05:00Z",
             "quiet under the new order",
         )
+
+
+@dataclass
+class Gate:
+    """A probe whose looks see what is there when they begin, and end when the gate is open."""
+
+    look: Look = IDLE
+    asked: int = 0
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, _: Target) -> Look:
+        self.asked += 1
+        look = self.look
+        await self.opened.wait()
+        await asyncio.sleep(0.01)  # as long as an engine takes to answer
+        return look
+
+
+async def test_a_look_that_began_before_the_drain_was_ordered_shows_no_quiet(world: World):
+    world.runner()
+    gate = Gate()
+    gate.opened.set()
+    async with world.agent(probe=gate):
+        world.pod()
+        await world.until(lambda: state_of(world) == "Ready", "it is ready")
+        gate.opened.clear()
+        asked = gate.asked
+        await world.until(lambda: gate.asked > asked, "a look is on its way")
+        world.edit("llama-0", drain=order("2026-01-01T00:00:00Z"))
+        await world.until(lambda: drain_is_seen(world), "the agent has seen the order")
+        gate.look = BUSY
+        gate.opened.set()
+        await world.until(lambda: world.status().health.busy == 1, "looks after it see the work")
+    told = [
+        write.body["status"].get("agent", {}) for write in world.kube.writes if write.subresource
+    ]
+    assert not any(status.get("quiet") for status in told)
+
+
+def drain_is_seen(world: World) -> bool:
+    (work,) = world.running.works()
+    return work.runner.spec.drain is not None
 
 
 async def test_a_drain_of_one_without_a_pod_is_quiet_at_once(world: World):

@@ -72,6 +72,7 @@ class World:
             timing=self.timing,
             journal=self.folder / "journal",
         )
+        self.running = agent
         task = asyncio.create_task(agent.run())
         try:
             await self.until(lambda: not agent.not_ready() or task.done(), "the agent is ready")

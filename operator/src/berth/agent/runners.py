@@ -3,20 +3,26 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from berth.agent.fetch_errors import FetchError
 from berth.agent.files import file_refs, needs_fetch, read_token
-from berth.agent.health import Counters, Look, Pulse, next_pulse
-from berth.agent.live import Measured
+from berth.agent.health import Look, next_pulse
 from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.pods import Pod
 from berth.agent.probe import Target
-from berth.agent.quiet import Rest, next_rest
+from berth.agent.quiet import next_rest
+from berth.agent.seen import Seen, health_of, quiet_of, seen_before
 from berth.agent.site import Site
 from berth.agent.statuses import Subject, is_worth_writing, memory_has_moved
-from berth.api.meta import moment_of, timestamp
-from berth.api.runner import Admission, AgentStatus, FetchStatus, Health, MemoryUse, Quiet, Runner
+from berth.api.meta import moment_of
+from berth.api.runner import (
+    Admission,
+    AgentStatus,
+    DrainOrder,
+    FetchStatus,
+    Runner,
+)
 from berth.kube.client import ApiError, ApiUnreachableError
 from berth.kube.refs import ref_of
 from berth.planner.state import Stage
@@ -24,20 +30,7 @@ from berth.reasons import Reason
 
 log = logging.getLogger(__name__)
 _RUNNERS = ref_of(Runner)
-_COUNT_LIMIT = 1_000_000
 _AGAIN_S = 10
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What the looks at the engine have shown."""
-
-    pulse: Pulse = field(default_factory=Pulse)
-    since: str = ""
-    """When the state of the pulse began."""
-    memory: MemoryUse | None = None
-    held: Measured = field(default_factory=Measured)
-    rest: Rest | None = None
 
 
 class RunnerWork:
@@ -50,7 +43,7 @@ class RunnerWork:
         found = runner.status.agent or AgentStatus()
         self.fetch = found.fetch
         self.admission = found.admission
-        self.seen = _seen_before(found, now=site.clock())
+        self.seen = seen_before(found, now=site.clock())
         self.is_fetched = False
         self.available_before: int | None = None
         """MemAvailable when it was admitted; what it lost by the load is seen when it is up."""
@@ -93,9 +86,8 @@ class RunnerWork:
 
     def update(self, runner: Runner) -> None:
         """The Runner changed: a drain, a new pass, or only our own write coming back."""
-        changed = runner.spec != self.runner.spec or runner.metadata != self.runner.metadata
-        self.runner = runner
-        if changed:
+        before, self.runner = self.runner, runner
+        if _orders(before) != _orders(runner):
             self._wake.set()
             self._site.admit.set()
 
@@ -103,7 +95,7 @@ class RunnerWork:
         """Its pod appeared, changed or went."""
         before, self.pod = self.pod, pod
         if pod is not None and before is not None and before.uid != pod.uid:
-            self.seen = Seen()
+            self.seen, self._lost = Seen(), None
         self._wake.set()
         self._site.admit.set()
 
@@ -220,7 +212,7 @@ class RunnerWork:
             if self.pod is not None:
                 await self._look(self.pod)
             else:
-                self._rest(None, ended=False)
+                self._rest(None, self.runner.spec.drain, ended=False)
             self.publish()
             pause = self._pause()
             try:
@@ -234,14 +226,15 @@ class RunnerWork:
         timing = self._site.timing
         if self.pod is None or self.pod.ended:
             return None
-        if self.runner.spec.drain is not None or self.pod.deleting:
+        if self.runner.spec.drain is not None:
             return timing.drain_s
         pulse = self.seen.pulse
-        hurries = pulse.busy > 0 or not pulse.was_ready or pulse.failed_checks > 0
-        return timing.busy_s if hurries else timing.probe_s
+        if pulse.failed_checks > 0:
+            return timing.probe_s  # three in a row are to mean something
+        return timing.busy_s if pulse.busy > 0 or not pulse.was_ready else timing.probe_s
 
     async def _look(self, pod: Pod) -> None:
-        look = None
+        look, drain = None, self.runner.spec.drain
         if pod.ip and not pod.ended:
             look = await self._site.probe(
                 Target(pod.ip, self.runner.spec.port, self.runner.spec.runtime)
@@ -252,6 +245,7 @@ class RunnerWork:
         if look is not None and not self.runner.spec.claim.devices:
             look = replace(look, computing=self._cpu.is_busy)
         self._take(look, pod)
+        self._rest(look, drain, ended=pod.ended)
         # A drain is looked at often; what it holds is not asked each time.
         if self._site.clock() - self._measured_at >= self._site.timing.busy_s:
             await self._measure(pod)
@@ -279,11 +273,12 @@ class RunnerWork:
             self.seen = replace(seen, pulse=pulse, since=self._site.stamp())
         else:
             self.seen = replace(seen, pulse=pulse)
-        self._rest(look, ended=pod.ended)
 
-    def _rest(self, look: Look | None, *, ended: bool) -> None:
-        drain, rest = self.runner.spec.drain, None
-        if drain is not None:
+    def _rest(self, look: Look | None, drain: DrainOrder | None, *, ended: bool) -> None:
+        """``drain`` is the order that stood when the look began: one that came later was not
+        known to gateways yet, and what they sent meanwhile may not have been seen."""
+        rest = None
+        if drain is not None and drain == self.runner.spec.drain:
             rest = next_rest(
                 self.seen.rest,
                 look,
@@ -317,9 +312,9 @@ class RunnerWork:
             epoch=self.runner.spec.epoch,
             fetch=self.fetch,
             admission=self.admission,
-            health=self._health(),
+            health=health_of(self.seen),
             memory=self.seen.memory,
-            quiet=self._quiet(),
+            quiet=quiet_of(self.seen, self.runner.spec.drain),
         )
 
     def publish(self) -> None:
@@ -342,44 +337,8 @@ class RunnerWork:
         self._written, self._written_at = status, now
         self._site.writer.put(self.subject, {"agent": status.wire()})
 
-    def _health(self) -> Health | None:
-        pulse = self.seen.pulse
-        if pulse.state == "Unknown":
-            return None
-        return Health(
-            state=pulse.state,
-            busy=min(pulse.busy, _COUNT_LIMIT),
-            since=self.seen.since,
-            served=pulse.counters.served,
-            prompt_tokens=pulse.counters.prompt_tokens,
-            tokens=pulse.counters.tokens,
-            failed_checks=min(pulse.failed_checks, _COUNT_LIMIT),
-        )
 
-    def _quiet(self) -> Quiet | None:
-        rest, drain = self.seen.rest, self.runner.spec.drain
-        if rest is None or drain is None or rest.order != drain.since:
-            return None
-        return Quiet(since=timestamp(rest.since), drain_seen=rest.order)
-
-
-def _seen_before(found: AgentStatus, *, now: float) -> Seen:
-    """What an agent that lived before on this node has told, so that a restart takes nothing back.
-
-    Silence counts from now: nobody looked while no agent was here.
-    """
-    health, rest = found.health, None
-    if found.quiet is not None:
-        rest = Rest(since=moment_of(found.quiet.since), order=found.quiet.drain_seen)
-    if health is None:
-        return Seen(memory=found.memory, rest=rest)
-    pulse = Pulse(
-        state=health.state,
-        busy=health.busy,
-        failed_checks=health.failed_checks,
-        was_ready=health.state in ("Ready", "Silent", "Hung"),
-        alive_at=now,
-        advanced_at=now,
-        counters=Counters(health.served, health.prompt_tokens, health.tokens),
-    )
-    return Seen(pulse=pulse, since=health.since, memory=found.memory, rest=rest)
+def _orders(runner: Runner) -> tuple[object, ...]:
+    """What others say of a Runner; the agent's own words, coming back, are no news."""
+    status, meta = runner.status, runner.metadata
+    return (runner.spec, meta.deletion_timestamp, status.pod, status.up_since)
