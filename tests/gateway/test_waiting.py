@@ -224,6 +224,48 @@ async def test_a_runner_that_dies_before_the_first_byte_is_followed_by_another(h
         assert answer.events[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 9"])
+async def test_a_runner_that_dies_after_its_head_and_before_the_first_byte_is_followed_by_another(
+    framing,
+):
+    """vLLM sends its head before it has read the prompt."""
+
+    async def dies(upstream, reader, writer):
+        await upstream.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n\r\n" % framing)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+    async with (
+        world(KEEPALIVE="5s") as w,
+        Upstream(dies).serving() as dying,
+        FakeEngine(Behaviour()).serving() as engine,
+    ):
+        w.model()
+        w.up(dying.port, runner="dying")
+        asked = asyncio.ensure_future(w.ask(chat(stream=True)))
+        await until(lambda: w.waiting == 1, "put back")
+        w.down(runner="dying")
+        w.up(engine.port, runner="alive")
+        assert (await asked).events[-1] == "[DONE]"
+
+
+async def test_a_head_without_a_body_is_not_held_for_ever():
+    async def thinks(upstream, reader, writer):
+        await upstream.request(reader)
+        writer.write(SSE)
+        await upstream.until_closed(reader)
+
+    async with world() as w, Upstream(thinks).serving() as upstream, w.client() as client:
+        w.model()
+        w.up(upstream.port)
+        client.send(json.dumps(chat(stream=True)).encode())
+        status, _ = await asyncio.wait_for(client.head(), 2)
+        assert status == 200
+        client.leave()
+        await asyncio.wait_for(until(lambda: upstream.closed == 1, "the runner freed"), 1)
+
+
 async def test_a_request_on_which_three_runners_die_is_not_given_to_a_fourth():
     async def dies(upstream, reader, writer):
         await upstream.request(reader)

@@ -42,6 +42,8 @@ class Served:
     runtime: str = ""
     context_length: int | None = None
     """Per request, not per runner."""
+    next_retry: str = ""
+    """When a failed model is tried again."""
     load_seconds: tuple[int, ...] = ()
     idle_timeout_s: float = 1800.0
     refusal: Refusal | None = None
@@ -69,6 +71,7 @@ class Served:
             "reason": self.reason or (self.refusal.reason if self.refusal else ""),
             "message": self.message,
             "profile": self.profile,
+            "nextRetry": self.next_retry,
         }
         facts: dict[str, Any] = {key: value for key, value in known.items() if value}
         if self.refusal is not None and self.refusal.places:

@@ -153,7 +153,8 @@ Printed by `python -m berth.gateway.errors`; a test compares them.
 
 Every error that the gateway itself gives has the shape of OpenAI's:
 `{"error": {"message", "type", "param", "code", "berth"}}`. `berth` holds what the gateway knows of the model
-(`model`, `state`, `since`, `reason`, `message`, `profile`, `position`, `waited`, `timeLeft`), where there is one.
+(`model`, `state`, `since`, `reason`, `message`, `profile`, `nextRetry`, `places`, `position`, `waited`, `timeLeft`), as far as
+there is something to say.
 Errors of an engine are passed on as they are. In a stream that has begun, the same object comes as an event,
 `data: {"error": …}`, and no `[DONE]` follows.
 

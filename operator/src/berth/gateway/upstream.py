@@ -103,6 +103,17 @@ class Connection(asyncio.Protocol):
                     self._can_write = self._loop.create_future()
                     await self._can_write
 
+    async def begun(self, patience: float) -> bool:
+        """Wait for the first bytes of the body, for so long at most. False: it ended without any.
+
+        An engine that sends its head early and dies on the prompt has not answered yet.
+        """
+        if not self._parts and not self.is_complete and self.error is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._stir()
+        return bool(self._parts) or self.error is None
+
     def attach(self, sink: Sink) -> None:
         """What is there goes to the sink at once, what comes later as it comes."""
         self._sink = sink
