@@ -251,3 +251,17 @@ def _relay(target: int) -> Iterator[_Relay]:
         yield relay
     finally:
         relay.close()
+
+
+async def test_what_fitted_nowhere_is_loaded_at_once_when_a_node_that_holds_it_comes(
+    bay: Bay,
+) -> None:
+    bay.node("small", memory=8 * GIB)
+    model = bay.model("m", weights=20 * GIB)
+    bay.wait_needs(model)
+    assert (await bay.ask(model)).json()["error"]["code"] == "insufficient_capacity"
+    bay.node("large", memory=64 * GIB)
+    await _until(
+        bay, "the refusal is forgotten", lambda: "lastRefusal" not in bay.get(model)["status"]
+    )
+    assert (await bay.ask(model)).status_code == 200

@@ -16,6 +16,7 @@ from berth.controller.observe import Observation, Remembered
 from berth.controller.observe_models import priced_of
 from berth.controller.observe_nodes import held_nodes
 from berth.controller.observe_runners import Entry
+from berth.controller.outdated import shape_since, without_outdated_refusal
 from berth.controller.priced import Priced
 from berth.controller.status_model import ModelFacts, model_status
 from berth.controller.status_others import (
@@ -67,6 +68,7 @@ class Publisher:
         self._pass = one
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self.written = Written()
+        self._shape_since = shape_since(one.seen.state, remembered.sightings)
 
     async def run(self) -> Written:
         """Runners first: gateways send by their addresses."""
@@ -142,7 +144,11 @@ class Publisher:
 
     async def _model(self, facts: ModelFacts) -> None:
         before, model = facts.model.status, facts.model
-        after = model_status(facts, self._pass.now)
+        after = without_outdated_refusal(
+            model_status(facts, self._pass.now),
+            refused_now=facts.refusal is not None,
+            since=self._shape_since,
+        )
         await self._write(self._hands.store.models, model, before, after)
         for report in facts.reports:
             if report.loaded_s is not None:
