@@ -1,11 +1,10 @@
 """A plan that met a bug leaves its snapshot, once."""
 
-import json
 from pathlib import Path
 
 from berth.controller.dump import BugKeeper
 from berth.planner.actions import Plan, Verdict
-from berth.planner.snapshot import load
+from berth.planner.snapshot import state_from_json
 from berth.planner.state import Model, Node, Policy, State
 from berth.reasons import Reason
 from berth.reasons import State as ModelState
@@ -26,7 +25,7 @@ def test_the_snapshot_of_a_bug_is_written_once(tmp_path: Path) -> None:
     keeper = BugKeeper(tmp_path)
     path = keeper.look(STATE, BUG)
     assert path is not None
-    assert load(json.loads(path.read_text())) == STATE
+    assert state_from_json(path.read_text()) == STATE
     assert keeper.look(STATE, BUG) is None
     assert keeper.look(STATE, Plan()) is None
 

@@ -1,14 +1,12 @@
 """What would happen if? And: does a written snapshot give the same plan?"""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 
 from berth.planner.actions import Drain, Refuse, Reserve
 from berth.planner.explain import plan_if_asked, plan_with
 from berth.planner.plan import make_plan
-from berth.planner.snapshot import dump, load
+from berth.planner.snapshot import dump, load, state_from_json, state_to_json
 from berth.planner.state import Stage, State, Taint, Toleration
 from berth.reasons import Reason
 from builders import (
@@ -33,6 +31,14 @@ def test_asking_shows_the_plan_and_touches_nothing() -> None:
     assert state.models[0].waiting == 0
 
 
+def test_several_can_be_asked_for_at_once() -> None:
+    plan = plan_if_asked(cluster(node(), model("a", 14), model("b", 14)), "ns/a", "ns/b")
+    assert [(type(a), a.model) for a in plan.actions if isinstance(a, (Reserve, Refuse))] == [
+        (Reserve, "ns/a"),
+        (Refuse, "ns/b"),
+    ]
+
+
 def test_asking_for_an_unknown_model_says_which() -> None:
     with pytest.raises(KeyError, match="ns/x"):
         plan_if_asked(cluster(node()), "ns/x")
@@ -54,14 +60,32 @@ def test_a_snapshot_survives_being_written_down() -> None:
         runner("c", stage=Stage.FAILED, exit_reason=Reason.CRASHED),
         recently_freed={"gpu-1/host": NOW},
     )  # fmt: skip
-    assert load(json.loads(json.dumps(dump(state)))) == state
+    assert state_from_json(state_to_json(state)) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("now: 1", "it is not JSON", id="YAML"),
+        pytest.param("[]", "it is no snapshot", id="a list"),
+        pytest.param('{"kind": "List"}', "`now` and `epoch` are missing", id="another document"),
+        pytest.param('{"now": 1, "epoch": "x"}', "'x' is not of type int", id="text for a number"),
+        pytest.param('{"now": 1, "epoch": 1, "nodes": [{}]}', "name", id="a field is missing"),
+        pytest.param(
+            '{"now": 1, "epoch": 1, "runners": [{"stage": "Flying"}]}', "Flying", id="no such stage"
+        ),
+    ],
+)
+def test_what_is_no_snapshot_says_so(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        state_from_json(text)
 
 
 @settings(max_examples=100, deadline=None)
 @given(states())
 def test_a_written_snapshot_gives_the_same_plan(drawn: tuple[State, str]) -> None:
     state, _ = drawn
-    again = load(json.loads(json.dumps(dump(state))))
+    again = state_from_json(state_to_json(state))
     assert again == state
     assert make_plan(again) == make_plan(state)
 

@@ -1,4 +1,4 @@
-"""Why is a model not loaded, and what would it take? What the objects say, in one place."""
+"""Why is a model not loaded, and what would it take? What the objects say, and what the planner does."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,15 @@ from berth.api.demand import Demand
 from berth.api.model import LastRefusal, Model, PlaceRefusal
 from berth.api.runner import Runner
 from berth.cli.cluster import Target, cluster_options, connected, get, list_all, run
+from berth.cli.forecast import Forecast, forecast
+from berth.cli.forecast_text import forecast_lines, forecast_wire, take_lines
 from berth.cli.models import as_wire, ready, state_of
+from berth.cli.plan import snapshot_option
+from berth.cli.read import Reading
+from berth.cli.scene import dumped_scene, key_of, live_scene
 from berth.cli.show import show_age, show_json, table_lines
+from berth.kube.client import ApiError
+from berth.planner.actions import Refuse
 from berth.reasons import Reason, State
 from berth.units import show_bytes
 
@@ -44,22 +51,36 @@ class Explanation:
     model: Model
     waiting: int
     runners: tuple[Runner, ...]
+    asked: Forecast | None = None
+    """What would come of asking for it now; ``None``: the planner was not run."""
+    unplanned: str = ""
+    """Why it was not."""
 
 
 @click.command()
 @click.argument("model")
+@snapshot_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
-def explain(*, model: str, target: Target, as_json: bool) -> None:
-    """Say why MODEL is not loaded: its conditions, and the last refusal with its numbers."""
+def explain(*, model: str, snapshot: str | None, target: Target, as_json: bool) -> None:
+    """Say why MODEL is not loaded, and what it would take.
+
+    Its conditions and last refusal, and what the planner would do if it were asked for now: where it
+    would go, who would have to make room, or what each place lacks.
+    """
     namespace = target.in_namespace
-    found = run(
-        _gather(model, namespace, target), attempted=f"explaining model {namespace}/{model}"
-    )
-    if as_json:
-        show_json(explanation_wire(found))
+    if snapshot:
+        scene = dumped_scene(snapshot, (), Reading())
+        found = forecast(scene.state, [key_of(model, namespace, scene.state)])
+        lines, wire = asked_lines(found), forecast_wire(found)
     else:
-        click.echo("\n".join(explanation_lines(found, time.time())))
+        attempted = f"explaining model {namespace}/{model}"
+        told = run(_gather(model, namespace, target), attempted=attempted)
+        lines, wire = explanation_lines(told, time.time()), explanation_wire(told)
+    if as_json:
+        show_json(wire)
+    else:
+        click.echo("\n".join(lines))
 
 
 async def _gather(name: str, namespace: str, target: Target) -> Explanation:
@@ -67,11 +88,27 @@ async def _gather(name: str, namespace: str, target: Target) -> Explanation:
         model = await get(kube, Model, name, namespace)
         demands = [d for d in await list_all(kube, Demand, namespace) if d.metadata.name == name]
         runners = await list_all(kube, Runner, namespace)
+    asked, unplanned = await _ask(model.key, target)
     return Explanation(
         model=model,
         waiting=sum(entry.requests for demand in demands for entry in demand.status.waiting),
         runners=tuple(r for r in runners if r.spec.model_ref.name == name),
+        asked=asked,
+        unplanned=unplanned,
     )
+
+
+async def _ask(key: str, target: Target) -> tuple[Forecast | None, str]:
+    """The planner's answer; who may not list nodes and pods is told so, and gets the rest."""
+    try:
+        scene = await live_scene(target, subjects=frozenset({key}))
+    except ApiError as err:
+        if err.status != 403:
+            raise
+        return None, f"the planner was not run: {err.message}"
+    if key not in scene.models or scene.models[key].metadata.deletion_timestamp:
+        return None, "the planner was not run: the model is being deleted"
+    return forecast(scene.state, [key]), ""
 
 
 def explanation_wire(found: Explanation) -> dict[str, Any]:
@@ -81,7 +118,8 @@ def explanation_wire(found: Explanation) -> dict[str, Any]:
         "waiting": found.waiting,
         "restarts": found.model.status.restarts,
         "nextRetry": found.model.status.next_retry,
-        "todo": list(todo(found.model)),
+        "ifAsked": forecast_wire(found.asked) if found.asked is not None else None,
+        "todo": list(todo(found)),
     }
 
 
@@ -99,7 +137,10 @@ def explanation_lines(found: Explanation, now: float) -> list[str]:
     if found.runners:
         lines += ["", "Runners"]
         lines += [f"  {line}" for line in _runner_lines(found.runners)]
-    advice = list(todo(found.model))
+    if found.asked is not None and state_of(found.model) != State.UP:
+        lines += ["", "If it were asked for now", *(f"  {x}" for x in asked_lines(found.asked))]
+    lines += ["", f"Note: {found.unplanned}"] if found.unplanned else []
+    advice = list(todo(found))
     if advice:
         lines += ["", "What to do", *(f"  - {line}" for line in advice)]
     return lines
@@ -168,12 +209,27 @@ def _runner_message(runner: Runner) -> str:
     return status.last_exit.message if status.last_exit else ""
 
 
-def todo(model: Model) -> Iterator[str]:
+def asked_lines(found: Forecast) -> list[str]:
+    """What the planner would do, and what it would take where it refuses."""
+    lines = forecast_lines(found)
+    for outcome in found.outcomes:
+        takes = list(take_lines(found.state, outcome))
+        if takes:
+            lines += ["", "What it would take", *(f"  {line}" for line in takes)]
+    return lines
+
+
+def todo(found: Explanation) -> Iterator[str]:
     """What a person can do, for the reasons that are told; each once."""
+    model = found.model
     reasons = [c.reason for c in model.status.conditions if c.status != "True"]
-    if model.status.last_refusal is not None and state_of(model) != State.UP:
+    if state_of(model) != State.UP:
         refusal = model.status.last_refusal
-        reasons += [refusal.reason, *(place.reason for place in refusal.places)]
+        reasons += [refusal.reason, *(p.reason for p in refusal.places)] if refusal else []
+        for outcome in found.asked.outcomes if found.asked is not None else ():
+            said = outcome.refusal
+            reasons += [said.reason] if said is not None else []
+            reasons += [place.reason for place in said.places] if isinstance(said, Refuse) else []
     for reason in dict.fromkeys(reasons):
         if reason in TODO:
             yield TODO[reason]

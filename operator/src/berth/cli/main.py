@@ -30,7 +30,13 @@ COMMANDS: dict[str, Entry] = {
     "kill": Entry("berth.cli.load:kill", "Kill a runner; the same as a crash."),
     "load": Entry("berth.cli.load:load", "Load a model and wait until it is up."),
     "models": Entry("berth.cli.models:models", "List every model with its state."),
+    "plan": Entry(
+        "berth.cli.plan:plan", "Say what would happen if a model, or a file, were asked for."
+    ),
     "settings": Entry("berth.cli.settings:settings", "Show every setting and what is in effect."),
+    "snapshot": Entry(
+        "berth.cli.snapshot:snapshot", "Print what the planner sees now, as JSON, to plan on."
+    ),
     "unload": Entry("berth.cli.load:unload", "Unload a model and wait until it is gone."),
     "version": Entry("berth.cli.version:version", "Show the release of this command."),
 }

@@ -1,12 +1,11 @@
 """How is a snapshot kept for somebody to replay? As JSON, whenever a plan met a bug."""
 
-import json
 import logging
 import tempfile
 from pathlib import Path
 
 from berth.planner.actions import Plan
-from berth.planner.snapshot import dump
+from berth.planner.snapshot import state_to_json
 from berth.planner.state import State
 from berth.reasons import Reason
 
@@ -35,8 +34,7 @@ class BugKeeper:
         for _, message in new:
             log.error("a bug in the planner: %s; the snapshot is in %s", message, path)
         try:
-            text = json.dumps(dump(state), indent=1, sort_keys=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(state_to_json(state), encoding="utf-8")
         except OSError as err:
             log.warning("the snapshot could not be written: %s", err)
             return None

@@ -1,0 +1,49 @@
+"""What do the cluster's settings mean to each part of the controller, and to who looks at its plans?"""
+
+from collections.abc import Mapping
+
+from berth.controller.observe import Frame
+from berth.controller.observe_models import Defaults
+from berth.controller.priced import Priced
+from berth.controller.pricing import PriceSettings
+from berth.manifests.pod import PodSettings
+from berth.settings import Settings
+
+
+def price_settings(settings: Settings) -> PriceSettings:
+    """The images by ``RUNTIME/HARDWARE``, and the context where nobody says."""
+    return PriceSettings(
+        images={
+            "llamacpp/cpu": settings.text("IMAGE_LLAMACPP_CPU"),
+            "llamacpp/cuda": settings.text("IMAGE_LLAMACPP_CUDA"),
+        },
+        context_length=settings.number("CONTEXT_LENGTH"),
+    )
+
+
+def pod_settings(settings: Settings) -> PodSettings:
+    """What every runner pod of the cluster shares."""
+    return PodSettings(
+        store_root=settings.text("STORE_ROOT"),
+        runtime_class=settings.text("RUNTIME_CLASS"),
+        log_level=settings.text("LOG_LEVEL"),
+        quiet_s=settings.seconds("DRAIN_QUIET"),
+    )
+
+
+def frame_of(
+    settings: Settings, *, epoch: int, healthy_since: float, prices: Mapping[str, Priced]
+) -> Frame:
+    """What a pass is told beside the objects."""
+    return Frame(
+        epoch=epoch,
+        healthy_since=healthy_since,
+        prices=prices,
+        defaults=Defaults(
+            idle_timeout_s=settings.seconds("IDLE_TIMEOUT"), device=settings.text("DEVICE")
+        ),
+        host_reserve=settings.bytes("HOST_RESERVE"),
+        fairness_s=settings.seconds("FAIRNESS_WINDOW"),
+        healthy_needed_s=settings.seconds("HEALTHY_BEFORE_UNLOAD"),
+        drain_quiet_s=settings.seconds("DRAIN_QUIET"),
+    )
