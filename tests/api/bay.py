@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -44,6 +45,54 @@ class Bay:
         path = self.stack.hub_root / "files" / self.name / f"{name}.gguf"
         sparse_llama(path, weights=weights, **shape)
         return f"{self.stack.hub}/files/{self.name}/{name}.gguf"
+
+    def claim(self, name: str, *, node: str = "") -> Path:
+        """A claim with a volume, which only ``node`` sees where one is named; gives its folder."""
+        folder = self.stack.claims_root / self.name / name
+        folder.mkdir(parents=True)
+        spec: dict[str, Any] = {
+            "storageClassName": "",
+            "accessModes": ["ReadOnlyMany"],
+        }
+        host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}}
+        volume = spec | {
+            "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": self.name, "name": name},
+            "hostPath": {"path": str(folder)},
+        }
+        claim = spec | {
+            "volumeName": f"{self.name}-{name}",
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        self.stack.plane.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"{self.name}-{name}"},
+                "spec": volume | ({"nodeAffinity": terms} if node else {}),
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": self.name},
+                "spec": claim,
+            },
+        )
+        return folder
+
+    def claim_model(self, name: str, path: str, *, claim: str = "weights", **spec: Any) -> str:
+        """Declare a model whose file is on a claim."""
+        source = {"path": {"persistentVolumeClaim": claim, "path": path}}
+        selector = {"nodeSelector": {"bay": self.name}}
+        self.apply_model(name, {"source": source, **selector, **spec})
+        return f"{self.name}-{name}"
+
+    def condition(self, model: str, kind: str) -> dict[str, Any]:
+        """One condition of a model; {} when there is none."""
+        conditions = self.get(model).get("status", {}).get("conditions", [])
+        return next((dict(c) for c in conditions if c["type"] == kind), {})
 
     def model(
         self,
@@ -179,6 +228,7 @@ def words(frames: list[dict[str, Any] | str]) -> str:
 def bay(stack: Stack) -> Iterator[Bay]:
     """A bay for one test; its namespace and nodes go with it."""
     here = Bay(stack, f"bay{next(_numbers)}")
+    stack.start_ended_programs()
     stack.plane.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": here.name}},
     )

@@ -47,6 +47,11 @@ class Stack:
         """``ORG/NAME/FILE`` below it is a repository's file, ``files/…`` a plain one."""
         return self.plane.state_dir / "hub"
 
+    @property
+    def claims_root(self) -> Path:
+        """``NAMESPACE/CLAIM/…`` below it are the files of a claim."""
+        return self.plane.state_dir / "claims"
+
     def start_program(
         self, name: str, *, suffix: str = "", env: dict[str, str] | None = None
     ) -> None:
@@ -57,6 +62,11 @@ class Stack:
             command,
             env=self.environment(f"{name}{suffix or '-0'}") | (env or {}),
         )
+
+    def start_ended_programs(self) -> None:
+        """What a kubelet does: a controller that lost its lease on a busy machine comes back."""
+        for name in ("controller", "gateway"):
+            self.start_program(name)
 
     def environment(self, pod: str) -> dict[str, str]:
         """What the chart would set, for programs that run beside the API server."""
@@ -71,6 +81,8 @@ class Stack:
             "BERTH_HF_ENDPOINT": self.hub,
             "BERTH_IMAGE_LLAMACPP_CPU": "fake/llamacpp:cpu",
             "BERTH_IMAGE_LLAMACPP_CUDA": "fake/llamacpp:cuda",
+            "BERTH_IMAGE_OPERATOR": "fake/operator",
+            "FAKE_CLAIMS": str(self.claims_root),
             "BERTH_STORE_ROOT": str(self.plane.state_dir / "store"),
             # Tests of idle unloads would else wait for a minute and a half after every start.
             "BERTH_HEALTHY_BEFORE_UNLOAD": "3s",
@@ -169,6 +181,7 @@ def start(state_dir: Path, *, audit: bool = False, gateway_port: int = 0) -> Sta
     stack = _remembered(plane, gateway_port)
     _install(plane)
     stack.hub_root.mkdir(exist_ok=True)
+    stack.claims_root.mkdir(exist_ok=True)
     python = [sys.executable, "-m"]
     plane.processes.start(
         "hub",
