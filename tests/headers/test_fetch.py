@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -386,3 +387,30 @@ async def test_the_pool_ends_a_source_that_is_too_slow(server: Server) -> None:
         await pool.read(HeaderRequest(UrlSource(f"{server.url}/m.gguf"), allow=server.allow))
     released.set()
     assert caught.value.reason == "SourceTooSlow"
+
+
+def folder(tmp_path: Path, index: bytes) -> PathSource:
+    for number in (1, 2):
+        part = safetensors({f"t{number}": ("F32", (4,), 16)})
+        (tmp_path / f"model-{number:05d}-of-00002.safetensors").write_bytes(part)
+    (tmp_path / "model.safetensors.index.json").write_bytes(index)
+    return PathSource(str(tmp_path))
+
+
+def test_a_folder_is_held_against_its_index(tmp_path: Path) -> None:
+    names = {f"t{number}": f"model-{number:05d}-of-00002.safetensors" for number in (1, 2)}
+    whole_index = json.dumps({"weight_map": names}).encode()
+    assert read_source(HeaderRequest(folder(tmp_path, whole_index))).facts.weight_bytes == 32
+    more = json.dumps({"weight_map": {**names, "t3": "model-00003-of-00003.safetensors"}}).encode()
+    with pytest.raises(HeaderError) as caught:
+        read_source(HeaderRequest(folder(tmp_path, more)))
+    assert caught.value.reason == "MissingShard"
+
+
+@pytest.mark.parametrize(
+    "index", [b"no json", b"[]", b"{}", b'{"weight_map": {"t": "../../etc/passwd"}}']
+)
+def test_a_lying_index_is_refused(tmp_path: Path, index: bytes) -> None:
+    with pytest.raises(HeaderError) as caught:
+        read_source(HeaderRequest(folder(tmp_path, index)))
+    assert caught.value.reason == "InvalidHeader"

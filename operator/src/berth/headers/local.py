@@ -1,11 +1,10 @@
 """How are headers of files on this machine read?"""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from berth.facts import Facts
-from berth.headers.errors import HeaderError, HeaderReason
+from berth.headers.errors import HeaderError, HeaderReason, invalid_header
 from berth.headers.gguf import MAGIC, parse_gguf
 from berth.headers.gguf_facts import gguf_facts
 from berth.headers.hub import choose_files, gguf_shards
@@ -16,9 +15,11 @@ from berth.headers.safetensors import (
     parse_json,
     parse_safetensors,
     safetensors_facts,
+    shard_names,
 )
 
 MAX_CONFIG = 4 << 20
+MAX_INDEX = 32 << 20
 
 
 def read_path(path: str) -> tuple[Facts, list[FileRef]]:
@@ -70,8 +71,10 @@ def _safetensors(files: list[Path]) -> Facts:
     raw = config.read_bytes()[:MAX_CONFIG] if config.is_file() else b"{}"
     index = files[0].with_name("model.safetensors.index.json")
     if index.is_file() and files[0].name.startswith("model-"):
-        named = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
-        check_shards(sorted(named), [file.name for file in files])
+        if index.stat().st_size > MAX_INDEX:
+            raise invalid_header(f"the index is longer than {MAX_INDEX} bytes")
+        named = shard_names(parse_json(index.read_bytes(), "the index"))
+        check_shards(named, [file.name for file in files])
     headers = [parse_safetensors(_reader(file), file.stat().st_size) for file in files]
     return safetensors_facts(headers, parse_json(raw, "config.json"))
 
