@@ -116,6 +116,16 @@ def test_settings_become_variables_of_every_program(render):
             ]
 
 
+def test_pods_that_look_at_a_claim_run_the_controllers_own_image(render):
+    def data(**values):
+        return named(render(**values), "ConfigMap", "berth-settings")["data"]
+
+    own = {"controller.image": {"repository": "mirror/berth", "tag": "7"}}
+    assert data(**own)["BERTH_IMAGE_OPERATOR"] == "mirror/berth:7"
+    other = {"settings": {"IMAGE_OPERATOR": "elsewhere/berth:8"}}
+    assert data(**other)["BERTH_IMAGE_OPERATOR"] == "elsewhere/berth:8"
+
+
 def test_a_changed_setting_restarts_the_programs(render):
     def checksum(**values):
         meta = named(render(**values), "Deployment", "berth-gateway")["spec"]["template"][

@@ -8,6 +8,7 @@ from api.bay import GIB
 from api.bay import bay as open_bay
 from chart.places import NAMESPACE
 from cluster import stack as stacks
+from fakes.gguf import sparse_llama
 
 # The whole stack starts in the first test's set-up and ends in the last one's.
 pytestmark = [pytest.mark.api, pytest.mark.timeout(300)]
@@ -140,8 +141,18 @@ def is_admitted(runners):
     return "Admitted" in words
 
 
+def test_a_claim_is_looked_at_with_the_controllers_rights(stack, bay):
+    bay.node()
+    sparse_llama(bay.claim("weights") / "m.gguf", weights=GIB)
+    bay.wait_needs(bay.claim_model("m", "m.gguf"))
+    # Namespaces of former tests are ending, so that not every refusal there is one of a right.
+    requests = set(asked_by(stack, "controller"))
+    assert ("get", "persistentvolumeclaims", 200) in requests
+    assert ("get", "persistentvolumes", 200) in requests
+
+
 def test_no_right_is_given_that_is_not_used(stack, render):
-    """Verbs of the controller's role that neither a load nor a kill nor an unload asked for, but for the rare ones."""
+    """Verbs of the controller's role that neither a load nor a kill nor an unload nor a claim asked for, but for the rare ones."""
     asked = {(verb, what) for verb, what, _ in asked_by(stack, "controller")}
     role = next(
         obj

@@ -16,6 +16,8 @@ CAN = [
     ("controller", "create", "pods", "team"),
     ("controller", "patch", "models.berth.dev/status", "team"),
     ("controller", "create", "runners.berth.dev", "team"),
+    ("controller", "get", "persistentvolumeclaims", "team"),
+    ("controller", "get", "persistentvolumes", ""),
     ("controller", "patch", "leases.coordination.k8s.io/berth-controller", NAMESPACE),
     ("controller", "watch", "leases.coordination.k8s.io/berth-controller", ""),
     ("agent", "patch", "runners.berth.dev/status", "team"),
@@ -26,6 +28,8 @@ CAN = [
 CANNOT = [
     ("controller", "get", "models.berth.dev", "team"),
     ("controller", "list", "secrets", ""),
+    ("controller", "list", "persistentvolumeclaims", "team"),
+    ("controller", "list", "persistentvolumes", ""),
     ("controller", "get", "secrets", NAMESPACE),
     ("controller", "patch", "models.berth.dev", "team"),
     ("controller", "patch", "nodes", ""),

@@ -61,6 +61,33 @@ class Installed:
         )
         return name
 
+    def claim(self, name: str, folder: Path) -> None:
+        """A claim whose volume is a directory of the node."""
+        spec: dict[str, Any] = {"storageClassName": "", "accessModes": ["ReadWriteOnce"]}
+        host = {"key": "kubernetes.io/hostname", "operator": "Exists"}
+        terms = [{"matchExpressions": [host]}]
+        volume = {
+            "capacity": {"storage": "1Gi"},
+            "claimRef": {"namespace": "default", "name": name},
+            "hostPath": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        }
+        asked = {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+        self.cluster.plane.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": name},
+                "spec": spec | volume,
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": spec | asked,
+            },
+        )
+
     def delete(self, *models: str) -> None:
         """Take models away and wait until their pods are gone."""
         self.kubectl("delete", "model", "--ignore-not-found", *models)

@@ -76,6 +76,44 @@ class TestSources:
             assert answer.json()["choices"][0]["message"]["content"]
         await asyncio.to_thread(berth.delete, *sources)
 
+    async def test_a_claim_is_looked_at_by_a_pod_and_answers(self, berth: Installed) -> None:
+        berth.claim("weights", berth.host_path)
+        source = {"path": {"persistentVolumeClaim": "weights", "path": FILE}}
+        name = berth.model("from-claim", source)
+        berth.wait("needs", lambda: berth.get("model", name).get("status", {}).get("needs"))
+        status = berth.get("model", name)["status"]
+        assert status["facts"]["bytes"] == gemma.SIZE
+        assert status["needs"]["kvCache"] == 27 << 20
+        answer = await berth.ask(name)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"]
+        (pod,) = berth.runner_pods(name)
+        volumes = berth.get("pod", pod)["spec"]["volumes"]
+        mounted = {"claimName": "weights", "readOnly": True}
+        assert {"name": "models", "persistentVolumeClaim": mounted} in volumes
+        await asyncio.to_thread(berth.delete, name)
+
+    def test_a_claims_folder_that_holds_no_model_is_told(self, berth: Installed) -> None:
+        berth.claim("bare", berth.host_path.parent)
+        source = {"path": {"persistentVolumeClaim": "bare", "path": "nothing.gguf"}}
+        name = berth.model("from-nothing", source)
+        told = berth.wait(
+            "why its header is not read",
+            lambda: next(
+                (
+                    condition
+                    for condition in berth.get("model", name)
+                    .get("status", {})
+                    .get("conditions", [])
+                    if condition["type"] == "HeaderRead" and condition["status"] == "False"
+                ),
+                None,
+            ),
+        )
+        assert told["reason"] == "SourceNotFound"
+        assert "nothing.gguf is missing" in told["message"]
+        berth.delete(name)
+
     def test_a_wrong_source_is_refused_by_the_api_server(self, berth: Installed) -> None:
         with pytest.raises(Exception, match="exactly one of huggingFace, url, path, image"):
             berth.model("wrong", {"url": {"uri": "http://a/b.gguf"}, "image": {"reference": "x"}})

@@ -154,13 +154,13 @@ class FakeFiles:
 class Fleet:
     """The fake nodes of one cluster, found by watching Nodes."""
 
-    def __init__(self, kube: Kube, root: Path, fetch_s: float) -> None:
+    def __init__(self, kube: Kube, root: Path, fetch_s: float, claims: Path | None = None) -> None:
         self._kube = kube
         self._root = root
         self._fetch_s = fetch_s
         self._nodes = raw_cache(kube, NODES, changed=self._changed)
         self._agents: dict[str, asyncio.Task[None]] = {}
-        self.kubelet = FakeKubelet(kube, time.time)
+        self.kubelet = FakeKubelet(kube, time.time, claims)
         self.hosts: dict[str, FakeHost] = {}
         self.gpus: dict[str, FakeGpus] = {}
 
@@ -280,7 +280,9 @@ async def _main(port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     root = Path(Settings().text("STORE_ROOT"))
     async with await Kube.connect() as kube:
-        fleet = Fleet(kube, root, float(os.environ.get("FAKE_FETCH_SECONDS", "0.2")))
+        claims = os.environ.get("FAKE_CLAIMS")
+        fetch_s = float(os.environ.get("FAKE_FETCH_SECONDS", "0.2"))
+        fleet = Fleet(kube, root, fetch_s, Path(claims) if claims else None)
         runner = web.AppRunner(_app(fleet), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from berth.api.meta import LABEL_MANAGED, timestamp
@@ -24,6 +25,7 @@ from berth.kube.cache import Cache, raw_cache
 from berth.kube.client import ApiError, ApiUnreachableError, Kube, Object
 from berth.kube.refs import NODES, PODS
 from fakes.engine import Behaviour, FakeEngine
+from fakes.inspecting import Ended, inspect, is_inspecting
 
 log = logging.getLogger(__name__)
 MANAGER = "fake-kubelet"
@@ -56,9 +58,11 @@ class Played:
 class FakeKubelet:
     """Plays every Berth pod on every fake node of one cluster."""
 
-    def __init__(self, kube: Kube, clock: Any) -> None:
+    def __init__(self, kube: Kube, clock: Any, claims: Path | None = None) -> None:
+        """``claims``: the folder in which claims have their files."""
         self._kube = kube
         self._clock = clock
+        self._claims = claims
         self._nodes: Cache[Object] = raw_cache(kube, NODES)
         self._pods: Cache[Object] = raw_cache(
             kube, PODS, labels=f"{LABEL_MANAGED}=berth", changed=self._changed
@@ -86,7 +90,8 @@ class FakeKubelet:
     def _changed(self, key: str, pod: Object | None) -> None:
         if pod is None or key in self._tasks or not self._is_ours(pod):
             return
-        task = asyncio.get_running_loop().create_task(self._play(key, pod))
+        play = self._look if is_inspecting(pod) else self._play
+        task = asyncio.get_running_loop().create_task(play(key, pod))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
@@ -95,6 +100,31 @@ class FakeKubelet:
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") and not _deleting(pod):
             return False
         return node is not None and node["metadata"].get("annotations", {}).get(FAKE_NODE) == "fake"
+
+    async def _look(self, key: str, pod: Object) -> None:
+        """A pod that looks at a claim: it ends with what it found."""
+        try:
+            if self._claims is not None and not self._deleted(key):
+                await self._tell_found(pod, await inspect(pod, self._claims))
+        except (ApiError, ApiUnreachableError) as err:
+            log.info("pod %s: %s", key, err)
+
+    async def _tell_found(self, pod: Object, found: Ended) -> None:
+        now = self._stamp()
+        ended = {
+            "exitCode": found.exit_code,
+            "reason": "Error" if found.exit_code else "Completed",
+            "message": found.message,
+            "startedAt": now,
+            "finishedAt": now,
+        }
+        container = _container(False, {"terminated": ended}) | {"name": "inspect"}
+        status = {
+            "phase": "Failed" if found.exit_code else "Succeeded",
+            "conditions": [_condition("Ready", False, now)],
+            "containerStatuses": [container],
+        }
+        await self._apply(pod, status)
 
     async def _play(self, key: str, pod: Object) -> None:
         """From bound to gone."""

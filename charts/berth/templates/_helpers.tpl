@@ -40,6 +40,7 @@ imagePullSecrets:
 {{/* The settings of the release as BERTH_ variables. */}}
 {{- define "berth.settings" -}}
 {{- $settings := dict "BERTH_IMAGE_LLAMACPP_CPU" .Values.runnerImages.llamacpp.cpu "BERTH_IMAGE_LLAMACPP_CUDA" .Values.runnerImages.llamacpp.cuda -}}
+{{- $_ := set $settings "BERTH_IMAGE_OPERATOR" (include "berth.image" (dict "root" . "program" "controller")) -}}
 {{- range $name, $value := .Values.settings -}}
 {{- $_ := set $settings (printf "BERTH_%s" $name) (toString $value) -}}
 {{- end -}}

@@ -39,6 +39,7 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("CONTEXT_LENGTH", "4096", "number", "controller", "context per request when neither Model nor Profile say", "a chat fits; the trained window can cost more than the weights"),
     Setting("IMAGE_LLAMACPP_CPU", "", "text", "controller", "runner image of llama.cpp on CPUs", "the chart pins it"),
     Setting("IMAGE_LLAMACPP_CUDA", "", "text", "controller", "runner image of llama.cpp on CUDA GPUs", "the chart pins it"),
+    Setting("IMAGE_OPERATOR", "", "text", "controller", "image of the pods that look at the files of a claim", "the chart sets its own image"),
     Setting("RUNTIME_CLASS", "", "text", "controller", "runtime class of runner pods that get a GPU", "empty: the node's default runtime"),
     Setting("HF_ENDPOINT", "https://huggingface.co", "text", "controller, agent", "the hub that huggingFace sources name", "the public hub"),
     Setting("SOURCE_ALLOW", "", "list", "controller, agent", "hosts and CIDRs that sources may reach although private", "empty: no Model can make Berth call inside the cluster"),

@@ -29,7 +29,14 @@ _LONGEST_DEBOUNCE_S = 0.5
 _RETRY_S = 1.0
 _BUSY_TICK_S = 2.0
 _IDLE_TICK_S = 15.0
-_REREAD = frozenset({Reason.SOURCE_CHANGED, Reason.HASH_MISMATCH, Reason.SOURCE_NOT_FOUND})
+_REREAD = frozenset(
+    {
+        Reason.SOURCE_CHANGED,
+        Reason.HASH_MISMATCH,
+        Reason.SOURCE_NOT_FOUND,
+        Reason.MISSING_FILE,
+    }
+)
 DEMANDS = ref_of(Demand)
 
 
@@ -137,6 +144,8 @@ class Passes:
         for entry in seen.failed_now:
             if entry.outcome is not None and entry.outcome.reason in _REREAD:
                 self.desk.forget(entry.model_key)
+            elif entry.outcome is not None and entry.outcome.reason is Reason.UNSCHEDULABLE:
+                self.desk.forget_volume(entry.model_key)
 
     def _count(self, application: Application, now: float) -> None:
         for failure in application.done.failures:

@@ -209,6 +209,7 @@ class Controller:
                     },
                     context_length=settings.number("CONTEXT_LENGTH"),
                 ),
+                inspect_image=settings.text("IMAGE_OPERATOR"),
                 changed=bell.ring,
                 clock=time.time,
             )

@@ -70,7 +70,7 @@ def facts_status(
         layers=facts.layers or 0,
         context_length=facts.context_length or 0,
         bytes=sum(file.size for file in files),
-        digest=main.digest[:80] if not digests else _joined(main.digest, digests),
+        digest=main.digest[:80] if not digests else joined(main.digest, digests),
         revision=main.revision[:128],
         files=files[:256],
         source_hash=source_hash,
@@ -78,7 +78,8 @@ def facts_status(
     )
 
 
-def _joined(digest: str, others: str) -> str:
+def joined(digest: str, others: str) -> str:
+    """One digest of several."""
     return hashlib.sha256((digest + others).encode()).hexdigest()
 
 
@@ -143,11 +144,18 @@ def inspected(path: str, inventories: Sequence[NodeInventory]) -> Inspected:
 
 
 def mounted_files(model: Model, facts: FactsStatus) -> list[FileFact]:
-    """The files by their names below the mounted directory or claim."""
-    path = model.spec.source.path
-    assert path is not None
-    inside = PurePosixPath(path.path.strip("/"))
-    folder = inside.parent if inside.name in {file.name for file in facts.files} else inside
-    return [
-        file.model_copy(update={"name": str(folder / file.name), "url": ""}) for file in facts.files
+    """The files by their names below the mounted directory or claim, in the order of the facts."""
+    sources = {part.name: part.source.path for part in parts_of(model)}
+    # A file beside the weights lies in a folder of its part's name: see `facts_status`.
+    whole = [
+        (folder or WEIGHTS, name)
+        for folder, _, name in (f.name.rpartition("/") for f in facts.files)
     ]
+    found = []
+    for (part, name), file in zip(whole, facts.files, strict=True):
+        path = sources[part]
+        assert path is not None
+        inside = PurePosixPath(path.path.strip("/"))
+        folder = inside.parent if (part, inside.name) in whole else inside
+        found.append(file.model_copy(update={"name": str(folder / name), "url": ""}))
+    return found

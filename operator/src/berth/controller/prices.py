@@ -12,6 +12,9 @@ from berth.api.meta import SecretKeyRef
 from berth.api.model import FactsStatus, Model
 from berth.api.profile import Profile
 from berth.api.runner import Mount
+from berth.controller.backoff import pause_s
+from berth.controller.claims import Asked, ClaimDesk, ClaimWork
+from berth.controller.inspections import reason_of, refusal_of
 from berth.controller.parts import (
     Part,
     facts_status,
@@ -25,7 +28,7 @@ from berth.controller.priced import Priced
 from berth.controller.pricing import Files, PriceSettings, Unpriceable, price
 from berth.controller.resolve import digest_of, resolve, source_hash
 from berth.controller.store import Store
-from berth.headers import HeaderError, HeaderReason, HeaderRequest, HeaderResult
+from berth.headers import HeaderError, HeaderRequest, HeaderResult
 from berth.headers.pool import HeaderPool
 from berth.kube.client import ApiError, ApiUnreachableError, Kube
 from berth.kube.refs import SECRETS
@@ -33,20 +36,7 @@ from berth.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY_S = 5.0
-_LONGEST_RETRY_S = 300.0
 _ESTIMATES_AT_ONCE = 2
-_FINAL = frozenset(
-    {
-        HeaderReason.INVALID_GGUF,
-        HeaderReason.INVALID_HEADER,
-        HeaderReason.MISSING_SHARD,
-        HeaderReason.AMBIGUOUS_FILE,
-        HeaderReason.NO_MODEL_FILE,
-        HeaderReason.SOURCE_FORBIDDEN,
-    }
-)
-"""Reading again gives the same answer, as long as neither Model nor source changes."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +70,8 @@ class Deskwork:
     settings: PriceSettings
     changed: Callable[[], None]
     clock: Callable[[], float]
+    inspect_image: str = ""
+    """Image of the pods that look at the files of a claim."""
 
 
 class PriceDesk:
@@ -92,20 +84,35 @@ class PriceDesk:
         self._marks: dict[str, str] = {}
         self._estimating = asyncio.Semaphore(_ESTIMATES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._claims = ClaimDesk(
+            ClaimWork(
+                kube=work.kube,
+                store=work.store,
+                image=work.inspect_image,
+                changed=work.changed,
+                clock=work.clock,
+                start=self._start,
+            )
+        )
 
     def prices(self) -> dict[str, Priced]:
         return dict(self._prices)
 
     def next_retry(self) -> float | None:
         """When a source that failed is to be asked again."""
-        times = [r.retry_at for r in self._readings.values() if r.retry_at is not None]
-        return min(times, default=None)
+        times = [r.retry_at for r in self._readings.values()] + [self._claims.next_retry()]
+        return min((time for time in times if time is not None), default=None)
 
     def forget(self, key: str) -> None:
         """The files are not what the header said: read it again."""
         reading = self._readings.get(key)
         if reading is not None and not reading.busy:
             reading.facts, reading.refusal, reading.retry_at = None, None, 0.0
+        self._claims.forget(key)
+
+    def forget_volume(self, key: str) -> None:
+        """A runner could not be scheduled: where its claim can be mounted is asked again."""
+        self._claims.forget_volume(key)
 
     def refresh(self, now: float) -> None:
         """Look at every Model; start whatever is out of date. Quick: nothing is waited for."""
@@ -121,13 +128,19 @@ class PriceDesk:
             except Unpriceable as err:
                 self._marks.pop(key, None)
                 self._block(key, model, err)
+        self._claims.sweep(models)
 
     def _refresh(
         self, key: str, model: Model, inventories: list[NodeInventory], now: float
     ) -> None:
         profile = self._profile(model)
         reading = self._reading(key, model)
-        files = self._files(key, model, reading, inventories, now)
+        if model.spec.source.path is None or model.spec.source.path.host_path:
+            files = self._files(key, model, reading, inventories, now)
+        else:
+            template = resolve(model, profile).pod_template
+            asked = Asked(key, model, reading.source, template, now)
+            files = self._claims.files(asked, reading.facts)
         if files is None:
             return
         mark = _mark(model, profile, files)
@@ -170,14 +183,8 @@ class PriceDesk:
         now: float,
     ) -> Files | None:
         """The files of a Model; None while they are being read."""
-        path = model.spec.source.path
-        if path is not None and path.host_path is not None:
+        if model.spec.source.path is not None:
             return self._host_files(model, reading, inventories)
-        if path is not None or model.spec.source.image is not None:
-            raise Unpriceable(
-                Reason.NEEDS_UNKNOWN,
-                "its files are on a volume that only a pod can see: their size is not known",
-            )
         if reading.facts is not None:
             return Files(reading.facts, tuple(reading.facts.files))
         due = reading.retry_at is None or now >= reading.retry_at
@@ -191,6 +198,9 @@ class PriceDesk:
     def _host_files(
         self, model: Model, reading: _Reading, inventories: list[NodeInventory]
     ) -> Files:
+        if len(parts_of(model)) > 1:
+            text = "a projector, adapters or a draft beside a hostPath are not supported: put all on one claim"
+            raise Unpriceable(Reason.UNSUPPORTED, text)
         where = host_path_of(model)
         found = inspected(where, inventories)
         if found.facts is None:
@@ -198,7 +208,7 @@ class PriceDesk:
             if refusal is None:
                 raise Unpriceable(Reason.READING_HEADER, f"no node has looked at {where} yet")
             raise Unpriceable(
-                _reason(refusal.reason or ""), refusal.message or "", word=refusal.reason or ""
+                reason_of(refusal.reason or ""), refusal.message or "", word=refusal.reason or ""
             )
         facts = found.facts.model_copy(update={"source_hash": reading.source})
         path = model.spec.source.path
@@ -224,32 +234,29 @@ class PriceDesk:
             reading.facts = facts_status(results, parts, reading.source)
             reading.refusal, reading.failures, reading.retry_at = None, 0, None
         except HeaderError as err:
-            self._failed(reading, _reason(err.reason), err.message, word=str(err.reason))
+            self._failed(reading, refusal_of(err))
         except Unpriceable as err:
-            self._failed(reading, err.reason, err.message)
+            self._failed(reading, err)
         except (ApiError, ApiUnreachableError) as err:
-            self._failed(reading, Reason.SECRET_NOT_FOUND, str(err))
+            self._failed(reading, Unpriceable(Reason.SECRET_NOT_FOUND, str(err)))
         except Exception as err:
             # One Model's header must not cost the others theirs.
             log.exception("reading the header of model %s failed", key)
-            self._failed(reading, Reason.INTERNAL_ERROR, f"{type(err).__name__}: {err}")
+            text = f"{type(err).__name__}: {err}"
+            self._failed(reading, Unpriceable(Reason.INTERNAL_ERROR, text))
         finally:
             reading.busy = False
             self._work.changed()
 
-    def _failed(self, reading: _Reading, reason: Reason, message: str, *, word: str = "") -> None:
-        reading.refusal = Unpriceable(reason, message, word=word)
+    def _failed(self, reading: _Reading, why: Unpriceable) -> None:
+        reading.refusal = why
         reading.failures += 1
-        pause = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(reading.failures - 1, 10))
-        if word in _FINAL:
-            pause = _LONGEST_RETRY_S
-        reading.retry_at = self._work.clock() + pause
+        reading.retry_at = self._work.clock() + pause_s(reading.failures, why.word)
 
     async def _read_part(self, model: Model, part: Part) -> HeaderResult:
         source = header_source(part.source)
         if source is None:
-            text = f"its {part.role} is on a volume that only a pod can see: its size is not known"
-            raise Unpriceable(Reason.NEEDS_UNKNOWN, text)
+            raise Unpriceable(Reason.UNSUPPORTED, _unsupported(part))
         hub = part.source.hugging_face
         namespace = model.metadata.namespace
         token = await self._token(namespace, hub.token_secret_ref) if hub else None
@@ -330,8 +337,11 @@ def _mark(model: Model, profile: Profile | None, files: Files) -> str:
     )
 
 
-def _reason(word: str) -> Reason:
-    try:
-        return Reason(word)
-    except ValueError:
-        return Reason.INVALID_HEADER
+def _unsupported(part: Part) -> str:
+    """What to do about a source that no reader here can see."""
+    if part.source.image is not None:
+        return (
+            f"its {part.role} is an image, which is not supported yet: put the files on a claim"
+            " (path.persistentVolumeClaim), or name a huggingFace or url source"
+        )
+    return f"its {part.role} must be fetched as its weights are, or all parts lie on one claim"

@@ -250,7 +250,9 @@ class _Bench:
         for part in parts_of(self.model):
             if part.role != "adapter":
                 continue
-            names = sorted(f.name for f in self.files.files if f.name.startswith(f"{part.name}/"))
+            # The facts name a file by its part; `files` names it as it is mounted, in the same order.
+            both = zip(self.files.facts.files, self.files.files, strict=True)
+            names = sorted(f.name for said, f in both if said.name.startswith(f"{part.name}/"))
             if names:
                 found.append(Adapter(f"{MODELS_PATH}/{names[0]}", float(part.scale)))
         return found

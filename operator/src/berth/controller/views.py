@@ -9,6 +9,9 @@ from pydantic import ValidationError
 
 from berth.api.meta import (
     ANNOTATION_CLAIM,
+    ANNOTATION_SOURCE_HASH,
+    ANNOTATION_SPEC_HASH,
+    LABEL_INSPECTS,
     LABEL_MANAGED,
     LABEL_MODEL,
     LABEL_RUNNER,
@@ -31,6 +34,15 @@ class Ended:
     exit_code: int
     reason: str
     message: str
+
+
+@dataclass(frozen=True)
+class Inspects:
+    """Whose files a pod looks at, and how it was asked."""
+
+    model_uid: str
+    source_hash: str
+    spec_hash: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,10 @@ class PodView:
     ended: Ended | None = None
     scheduled: bool = False
     unscheduled_message: str = ""
+    claims: tuple[str, ...] = ()
+    """Names of the PersistentVolumeClaims that it mounts."""
+    inspects: Inspects | None = None
+    """Of a pod that looks at the files of a claim."""
 
     @property
     def key(self) -> str:
@@ -118,16 +134,16 @@ def pod_view(obj: Object) -> PodView:
         "created": meta.get("creationTimestamp") or "",
         "ready": _condition(status, "Ready").get("status") == "True",
         "agent": labels.get(LABEL_COMPONENT) == "agent" and labels.get(LABEL_NAME) == "berth",
+        "claims": _mounted_claims(spec),
     }
     if labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_RUNNER_UID):
-        view |= _runner_fields(meta, labels, spec, status)
+        view |= _runner_fields(meta, labels, spec, status) | _progress(spec, status)
+    elif labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_INSPECTS):
+        view |= _progress(spec, status) | {"inspects": _inspects(meta)}
     return PodView(**view)
 
 
 def _runner_fields(meta: Object, labels: Object, spec: Object, status: Object) -> Object:
-    scheduled = _condition(status, "PodScheduled")
-    container = _first(status.get("containerStatuses")).get("state") or {}
-    waiting, ended = container.get("waiting") or {}, container.get("terminated")
     return {
         "node": spec.get("nodeName") or _wanted_node(spec),
         "runner": labels.get(LABEL_RUNNER) or meta["name"],
@@ -135,6 +151,29 @@ def _runner_fields(meta: Object, labels: Object, spec: Object, status: Object) -
         "model": labels.get(LABEL_MODEL) or "",
         "claim": _claim(meta),
         "ip": status.get("podIP") or "",
+    }
+
+
+def _inspects(meta: Object) -> Inspects:
+    owner, annotations = _first(meta.get("ownerReferences")), meta.get("annotations") or {}
+    return Inspects(
+        model_uid=owner.get("uid") or "",
+        source_hash=annotations.get(ANNOTATION_SOURCE_HASH) or "",
+        spec_hash=annotations.get(ANNOTATION_SPEC_HASH) or "",
+    )
+
+
+def _mounted_claims(spec: Object) -> tuple[str, ...]:
+    claims = (volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ())
+    return tuple(str(claim.get("claimName")) for claim in claims if claim)
+
+
+def _progress(spec: Object, status: Object) -> Object:
+    """How far the pod is, and in whose words it does not get further."""
+    scheduled = _condition(status, "PodScheduled")
+    container = _first(status.get("containerStatuses")).get("state") or {}
+    waiting, ended = container.get("waiting") or {}, container.get("terminated")
+    return {
         "reason": status.get("reason") or "",
         "message": (status.get("message") or "")[:1024],
         "waiting_reason": waiting.get("reason") or "",

@@ -9,6 +9,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from berth.facts import MAX_JSON, Facts
@@ -24,6 +25,8 @@ _MAX_JSON = _MAX_PARTS * 2 * MAX_JSON
 _MAX_RUN = 1 << 16
 """Layers, blocks and files of no model come near it."""
 _MAX_ERROR = 512
+_AS_FILES = -1
+"""In place of ``file_bytes`` that are the files' sizes."""
 
 Results = Mapping[str, HeaderResult]
 """What was read, by the name of the Model's part (``weights``, ``projector`` …)."""
@@ -66,8 +69,12 @@ def decode(message: str) -> dict[str, HeaderResult]:
 
 
 def _part(result: HeaderResult) -> dict[str, Any]:
+    facts, sizes = result.facts, tuple(file.size for file in result.files)
+    if facts.file_bytes == sizes:
+        # Said once: hundreds of sizes are what makes a message too long.
+        facts = replace(facts, file_bytes=(_AS_FILES,))
     return {
-        "facts": result.facts.to_json(),
+        "facts": facts.to_json(),
         "files": [[file.path, file.size] for file in result.files],
         "digest": result.digest,
     }
@@ -99,10 +106,13 @@ def _unpacked(text: str) -> bytes:
 def _result(part: Mapping[str, Any]) -> HeaderResult:
     row = part["facts"]
     _check_runs(row)
-    facts = bounded(Facts.from_json(row))
+    files = tuple(_file(name, size) for name, size in part["files"])
+    facts = Facts.from_json(row)
+    if facts.file_bytes == (_AS_FILES,):
+        facts = replace(facts, file_bytes=tuple(file.size for file in files))
+    facts = bounded(facts)
     if not all(can_keep(value) for value in facts.hparams.values()):
         raise ValueError("a number in it is none that a header can hold")
-    files = tuple(_file(name, size) for name, size in part["files"])
     if not files:
         raise ValueError("it names no file")
     return HeaderResult(facts, files, "", str(part["digest"]))

@@ -40,6 +40,7 @@ SECRETS = Ref("v1", "Secret", "secrets", namespaced=True)
 SERVICES = Ref("v1", "Service", "services", namespaced=True)
 CONFIG_MAPS = Ref("v1", "ConfigMap", "configmaps", namespaced=True)
 CLAIMS = Ref("v1", "PersistentVolumeClaim", "persistentvolumeclaims", namespaced=True)
+VOLUMES = Ref("v1", "PersistentVolume", "persistentvolumes", namespaced=False)
 EVENTS = Ref("events.k8s.io/v1", "Event", "events", namespaced=True)
 LEASES = Ref("coordination.k8s.io/v1", "Lease", "leases", namespaced=True)
 CRDS = Ref(

@@ -23,6 +23,13 @@ def runner_name(namespace: str, model: str, *, ordinal: int, attempt: int) -> st
     return f"{stem}-{digest}-{ordinal}-{attempt}"
 
 
+def inspect_name(namespace: str, model: str, source_hash: str) -> str:
+    """``MODEL[≤36]-HASH-inspect-SOURCE``: one pod for each source that a Model ever names."""
+    digest = _digest(f"{namespace}/{model}")
+    stem = model[:36].replace(".", "-").rstrip("-")
+    return f"{stem}-{digest}-inspect-{source_hash[:8]}"
+
+
 def model_label(model: str) -> str:
     """A Model's name as a label value: itself, or its start and a hash where it is too long."""
     if len(model) <= _LABEL_LIMIT:
