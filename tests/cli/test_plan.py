@@ -72,7 +72,7 @@ def test_a_snapshot_that_is_kept_can_be_read(path):
         ),
         pytest.param(
             "team/chat", TAKEN,
-            ["team/chat: Up (Up): model chat is up on gpu-1 cuda:0"],
+            ["team/chat: Up: model chat is up on gpu-1 cuda:0"],
             id="it is up already",
         ),
         pytest.param(

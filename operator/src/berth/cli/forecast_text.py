@@ -9,6 +9,7 @@ from berth.planner.actions import Action, PlaceNo, Prepare, Refuse, Reserve, Wai
 from berth.planner.snapshot import dump
 from berth.planner.state import Need, Runner, Stage, State
 from berth.reasons import Reason
+from berth.reasons import State as ModelState
 from berth.units import show_bytes, show_seconds
 
 MEMORY_REASONS = frozenset(
@@ -55,10 +56,13 @@ def headline(state: State, outcome: Outcome) -> str:
     refusal = outcome.refusal
     if isinstance(refusal, Refuse):
         final = ", and no wait will help" if refusal.final else "; it would wait"
-        return f"refused ({refusal.reason}){final}: {refusal.message}"
+        stays = "stays up as it is; " if outcome.verdict.state is ModelState.UP else ""
+        return f"{stays}refused ({refusal.reason}){final}: {refusal.message}"
     if isinstance(refusal, Wait):
         return f"it would wait ({refusal.reason}): {refusal.message}"
-    return f"{outcome.verdict.state} ({outcome.verdict.reason}): {outcome.verdict.message}"
+    said = outcome.verdict
+    reason = f" ({said.reason})" if str(said.reason) != str(said.state) else ""
+    return f"{said.state}{reason}: {said.message}"
 
 
 def _placed(state: State, made: Prepare | Reserve, victims: tuple[Victim, ...]) -> str:

@@ -20,6 +20,9 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "agent": Entry("berth.cli.programs:agent", "Run the agent of one node."),
     "controller": Entry("berth.cli.programs:controller", "Run the controller."),
+    "diff": Entry(
+        "berth.cli.diff:diff", "Show what a change costs in bytes, and what it would evict."
+    ),
     "doctor": Entry("berth.cli.doctor:doctor", "Check that Berth is installed and answers."),
     "explain": Entry("berth.cli.explain:explain", "Say why a model is not loaded, with numbers."),
     "fit": Entry("berth.cli.fit:fit", "Say how much memory a model takes, by kind and by device."),
