@@ -59,9 +59,9 @@ def names_in(path):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_test_that_is_named_exists(row):
-    """Named as ``tests/FOLDER/test_FILE.py`` or with ``::test_name``."""
+    """Named as ``tests/FOLDER/test_FILE.py``, or with ``::test_name`` or ``::TestClass::test_name``."""
     for named in row.tests:
         path, _, function = named.partition("::")
         assert (ROOT / path).is_file(), f"{named}: no such file"
         if function:
-            assert function in names_in(path), f"{named}: no such test"
+            assert function.rpartition("::")[2] in names_in(path), f"{named}: no such test"
