@@ -48,7 +48,6 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("DRAIN_QUIET", "2s", "duration", "controller", "quiet time before a draining runner is stopped", "a request on its way still arrives"),
     Setting("HEALTHY_BEFORE_UNLOAD", "90s", "duration", "controller", "how long watches must be healthy before anything idle is unloaded", "missing reports of use must not look like idleness"),
     Setting("LEASE_DURATION", "15s", "duration", "controller", "how long a leader's lease lasts unrenewed", "Kubernetes' own default for its controllers"),
-    Setting("RESTART_BACKOFF_MAX", "60s", "duration", "controller", "longest pause between restarts of a crashing runner", "a fixed model is back within a minute"),
     Setting("FAIRNESS_WINDOW", "60s", "duration", "controller", "how long a busy model may keep a waiting one out", "bounds both thrash and waits"),
     Setting("HOST_RESERVE", "1Gi", "bytes", "controller, agent", "host memory kept free where no Residency says", "the node's own daemons"),
     Setting("QUEUE_LIMIT", "1000", "number", "gateway", "requests that may wait for one model in one gateway", "bounds memory; more is 429"),

@@ -1,11 +1,11 @@
 """How is a Kubernetes Event written? One line per thing that really happened."""
 
-import os
 import uuid
 from typing import Any
 
 from berth.kube.client import ApiError, ApiUnreachableError, Kube
 from berth.kube.refs import EVENTS
+from berth.settings import Settings
 
 
 async def emit(
@@ -37,7 +37,7 @@ async def emit(
         "action": reason,
         "note": message[:1000],
         "reportingController": f"berth.dev/{program}",
-        "reportingInstance": os.environ.get("HOSTNAME", program),
+        "reportingInstance": Settings().text("POD_NAME") or program,
         "regarding": {
             "apiVersion": subject["apiVersion"],
             "kind": subject["kind"],
