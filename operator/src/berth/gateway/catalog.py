@@ -6,6 +6,7 @@ In production `watch` feeds it, in tests a hand, in the static mode a file. Read
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from berth.gateway.errors import FINAL_REFUSALS, Refused
@@ -53,7 +54,7 @@ class Served:
     is_duplicate: bool = False
     """An older Model holds its id."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 

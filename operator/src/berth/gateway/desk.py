@@ -188,9 +188,9 @@ class Desk:
             if turn is None:
                 continue
             match effect:
-                case Send(_, runner):
+                case Send():
                     self._demand.used(line.entry)
-                    turn.settle(route=line.routes[runner])
+                    turn.settle(route=line.routes[effect.runner])
                 case Reject():
                     line.refused += 1
                     turn.settle(error=self._full(line))

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from berth.gateway.accounting import Call, Ledger
 from berth.gateway.body import SMALL, Fields, Intake, Spooled, Store, fields_of, too_large
-from berth.gateway.catalog import Catalog, Route, Served
+from berth.gateway.catalog import Catalog, Served
 from berth.gateway.desk import Desk, Turn
 from berth.gateway.errors import Refused
 from berth.gateway.frames import error_event, keepalive
@@ -255,7 +255,11 @@ class Exchange:
         call.sent = call.sent or self._time()
         call.runner = route.name or route.uid
         try:
-            connection = await self._begun(route, head, body)
+            connection = await self._proxy.pool.request(
+                (route.host, route.port), addressed(head, route.host, route.port), body
+            )
+            if not connection.has_begun:
+                await connection.begin(self._proxy.limits.keepalive_s)
         except ConnectError:
             self._proxy.desk.put_back(turn)
             return None
@@ -270,23 +274,6 @@ class Exchange:
             self._proxy.desk.put_back(turn)
             return None
         return connection
-
-    async def _begun(self, route: Route, head: bytes, body: bytes | Spooled) -> Connection:
-        """A connection with the head of the answer and, unless it is slow, its first bytes.
-
-        Raises ConnectError, UpstreamError: nothing has reached the client then.
-        """
-        connection = await self._proxy.pool.request(
-            (route.host, route.port), addressed(head, route.host, route.port), body
-        )
-        try:
-            if await connection.begun(self._proxy.limits.keepalive_s):
-                return connection
-        except BaseException:
-            connection.abort()
-            raise
-        connection.abort()
-        raise connection.error or UpstreamError("the runner closed the connection")
 
     # -- passing on ----------------------------------------------------------------------------
 

@@ -103,16 +103,27 @@ class Connection(asyncio.Protocol):
                     self._can_write = self._loop.create_future()
                     await self._can_write
 
-    async def begun(self, patience: float) -> bool:
-        """Wait for the first bytes of the body, for so long at most. False: it ended without any.
+    @property
+    def has_begun(self) -> bool:
+        """The first bytes of the body are here, or there are none to come."""
+        return bool(self._parts) or self.is_complete
 
-        An engine that sends its head early and dies on the prompt has not answered yet.
+    async def begin(self, patience: float) -> None:
+        """Wait for the first bytes of the body, for so long at most.
+
+        Raises UpstreamError when it ends without any: an engine that sends its head early and dies
+        on the prompt has not answered yet. The connection is closed then, as on any failure.
         """
-        if not self._parts and not self.is_complete and self.error is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._stir()
-        return bool(self._parts) or self.error is None
+        try:
+            if self.error is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await self._stir()
+            if self.error is not None and not self._parts:
+                raise self.error
+        except BaseException:
+            self.abort()
+            raise
 
     def attach(self, sink: Sink) -> None:
         """What is there goes to the sink at once, what comes later as it comes."""
