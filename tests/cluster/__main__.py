@@ -31,11 +31,15 @@ def _up(options: argparse.Namespace) -> None:
 def _quickstart(options: argparse.Namespace) -> None:
     if options.cluster == "current":
         quickstart.up_current(options.state / "current", options.values)
-    else:
-        quickstart.up_local(options.state, port=options.port)
+        return
+    if (options.state / "api").exists():
+        raise Problem("`make api-up` runs in this checkout", todo="end it first: make down")
+    quickstart.up_local(options.state, port=options.port)
 
 
 def _api_up(options: argparse.Namespace) -> None:
+    if (options.state / "controlplane.json").exists():
+        raise Problem("a whole cluster is up in this checkout", todo="end it first: make down")
     running = stack.start(options.state / "api", gateway_port=options.port)
     for name, (memory, gpus) in API_NODES.items():
         running.node(name, memory=memory, gpus=gpus)
