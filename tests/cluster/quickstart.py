@@ -29,7 +29,12 @@ CRDS = release.CHART / "crds"
 GATEWAY = "berth-gateway"
 DEFAULT_PORT = 8088
 ANSWER_DEADLINE_S = 300
-QUESTION = "Say hello to the harbour in one short sentence."
+QUESTION = "What is the capital of Portugal?"
+EXAMPLES = (
+    ("What is the capital of Italy?", "The capital of Italy is Rome."),
+    ("What is the capital of Japan?", "The capital of Japan is Tokyo."),
+)
+"""A model this small continues a pattern better than it follows an instruction."""
 
 
 def up_local(state_dir: Path, *, port: int = DEFAULT_PORT) -> None:
@@ -144,8 +149,9 @@ def ask(endpoint: str) -> str:
     say(f"asking {name}; the first question loads it")
     question = {
         "model": name,
-        "messages": [{"role": "user", "content": QUESTION}],
+        "messages": _conversation(),
         "max_tokens": 40,
+        "temperature": 0,
         # A model this small seldom ends by itself.
         "stop": ["<|im_end|>", "\n"],
     }
@@ -153,6 +159,15 @@ def ask(endpoint: str) -> str:
     answer = _post(f"{endpoint}/v1/chat/completions", question)
     said = answer["choices"][0]["message"]["content"].strip()
     return f"\n> {QUESTION}\n{said}\n  ({name}, {time.monotonic() - began:.1f} s)"
+
+
+def _conversation() -> list[dict[str, str]]:
+    turns = [
+        (role, text)
+        for pair in EXAMPLES
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    return [{"role": role, "content": text} for role, text in [*turns, ("user", QUESTION)]]
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
