@@ -118,7 +118,10 @@ def test_a_file_is_compared_with_a_snapshot(berth, path):
     result = berth("diff", "-f", path, "--snapshot", TAKEN)
     assert result.exit_code == 0, result.output
     assert "team/chat   1 device   18 GiB" in result.output
-    assert "team/chat: Up: model chat is up on gpu-1 cuda:0 → stays up as it is; refused" in result.output
+    assert (
+        "team/chat: Up: model chat is up on gpu-1 cuda:0 → stays up as it is; refused"
+        in result.output
+    )
     assert "over by " in result.output
     assert "Nothing that is loaded would go for it at once." in result.output
 

@@ -1,5 +1,6 @@
 """Does somebody who only looks see what the controller sees?"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from berth.controller.parts import facts_status, parts_of
 from berth.controller.pricing import PriceSettings, Unpriceable
 from berth.controller.resolve import source_hash
 from berth.controller.store import Store
+from berth.controller.volumes import Requirement, Volume
 from berth.headers import HeaderRequest, PathSource
 from berth.headers.read import read_source
 from berth.planner.actions import Prepare
@@ -68,7 +70,7 @@ def test_the_stored_facts_are_priced_and_the_watches_count_as_healthy(facts: Fac
     )
     state = look(of, TERMS, {}).state
     assert [need.variant for need in state.models[0].needs] == ["cpu"]
-    assert (state.epoch, state.now - state.healthy_since) == (7, state.healthy_needed_s)
+    assert (state.epoch, state.healthy_since) == (7, 0.0)
     assert [(r.stage, r.up_since) for r in state.runners] == [(Stage.UP, NOW - 50)]
 
 
@@ -110,6 +112,19 @@ def test_a_host_path_is_what_the_nodes_say(facts: FactsStatus) -> None:
     of = store(models=[model(source=source)], inventories=[inventory("a", paths=paths)])
     found = files_of(next(iter(of.models)), of, {})
     assert (found.local_nodes, found.mount and found.mount.host_path) == ({"a"}, "/srv")
+
+
+def test_a_claim_is_mounted_where_its_volume_is(facts: FactsStatus) -> None:
+    source = {"path": {"persistentVolumeClaim": "c", "path": "m.gguf"}}
+    of = store(models=[model(source=source)], nodes=[node("a"), node("b")])
+    terms = replace(TERMS, volumes={"ns/c": Volume(terms=((here("b"),),))})
+    read = {source_hash(next(iter(of.models))): facts}
+    assert look(of, terms, read).state.models[0].local_nodes == {"b"}
+    assert look(of, TERMS, read).state.models[0].local_nodes is None
+
+
+def here(name: str) -> Requirement:
+    return Requirement("metadata.name", "In", (name,), field=True)
 
 
 def test_only_what_decides_something_is_priced(facts: FactsStatus) -> None:

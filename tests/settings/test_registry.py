@@ -14,7 +14,6 @@ ELSEWHERE = {
     "runner/engine.py": "what the engine inherits",
     "runner/checks.py": "where the engine's program is looked for",
     "headers/pool.py": "what a child may inherit",
-    "cli/read.py": "HF_TOKEN of the person at the command line",
 }
 """Files that read the environment for another reason than a setting, and which."""
 

@@ -11,8 +11,8 @@ from berth.cli.cluster import Target, cluster_options, run
 from berth.cli.compare import Comparison, Going, ModelChange, PlaceChange, Way, compare
 from berth.cli.forecast import Outcome, runner_where, where
 from berth.cli.forecast_text import action_wire, headline, outcome_wire
-from berth.cli.plan import changed_models, check_dumpable, snapshot_option, weights_option
-from berth.cli.read import Reading, load_objects
+from berth.cli.plan import changed_models, check_dumpable, snapshot_option
+from berth.cli.read import Reading, load_objects, reading_options
 from berth.cli.scene import Scene, dumped_scene, live_scene
 from berth.cli.show import show_json, table_lines
 from berth.planner.actions import Drain
@@ -34,10 +34,12 @@ _PLACE_HEADERS = ("place", "held", "after", "change", "for runners", "after", ""
     help="Models, Profiles and Residencies as they are to become; - reads.",
 )
 @snapshot_option
-@weights_option
+@reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
-def diff(*, path: str, snapshot: str | None, weights: str, target: Target, as_json: bool) -> None:
+def diff(
+    *, path: str, snapshot: str | None, reading: Reading, target: Target, as_json: bool
+) -> None:
     """Show worst-case bytes before and after a change, by model and place, and what it would evict.
 
     A changed Profile shows every Model that uses it. Nothing is applied.
@@ -45,9 +47,9 @@ def diff(*, path: str, snapshot: str | None, weights: str, target: Target, as_js
     applied = load_objects(path, target.in_namespace)
     if snapshot:
         check_dumpable(applied)
-        scene = dumped_scene(snapshot, applied, Reading(weights))
+        scene = dumped_scene(snapshot, applied, reading)
     else:
-        work = live_scene(target, applied, Reading(weights), subjects=frozenset())
+        work = live_scene(target, applied, reading, subjects=frozenset())
         scene = run(work, attempted="reading the cluster")
     found = compare(scene.before, scene.state, _subjects(applied, scene))
     if as_json:

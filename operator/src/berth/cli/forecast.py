@@ -85,12 +85,9 @@ def _with_then(state: State, outcome: Outcome) -> Outcome:
     fetched = {a.place.node for a in outcome.placed if isinstance(a, Prepare)}
     if not fetched:
         return outcome
-    files = frozenset(digest for digest, _ in outcome.model.files)
-    nodes = tuple(
-        replace(node, files=node.files | files) if node.name in fetched else node
-        for node in state.nodes
-    )
-    later = replace(state, nodes=nodes)
+    there = replace(outcome.model, files=(), local_nodes=frozenset(fetched))
+    models = tuple(there if model.key == there.key else model for model in state.models)
+    later = replace(state, models=models)
     plan = plan_if_asked(later, outcome.model.key)
     return replace(outcome, then=_outcome(later, plan, outcome.model.key))
 

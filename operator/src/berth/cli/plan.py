@@ -10,7 +10,7 @@ from berth.cli.cluster import Target, cluster_options, run
 from berth.cli.errors import CommandError
 from berth.cli.forecast import forecast
 from berth.cli.forecast_text import forecast_lines, forecast_wire
-from berth.cli.read import Reading, load_objects
+from berth.cli.read import Reading, load_objects, reading_options
 from berth.cli.scene import Scene, dumped_scene, key_of, live_scene
 from berth.cli.show import show_json
 
@@ -20,9 +20,6 @@ file_option = click.option(
 snapshot_option = click.option(
     "--snapshot", metavar="FILE", help="Plan on this snapshot instead of the live cluster."
 )
-weights_option = click.option(
-    "--weights", default="", metavar="PATH", help="A local copy of the weights, to read its header."
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -30,7 +27,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @click.argument("model", required=False)
 @file_option
 @snapshot_option
-@weights_option
+@reading_options
 @json_option
 @cluster_options
 def plan(
@@ -38,7 +35,7 @@ def plan(
     model: str | None,
     path: str | None,
     snapshot: str | None,
-    weights: str,
+    reading: Reading,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -52,10 +49,10 @@ def plan(
     applied = load_objects(path, namespace) if path else []
     if snapshot:
         check_dumpable(applied)
-        scene = dumped_scene(snapshot, applied, Reading(weights))
+        scene = dumped_scene(snapshot, applied, reading)
     else:
         named = frozenset({model if "/" in model else f"{namespace}/{model}"} if model else ())
-        work = live_scene(target, applied, Reading(weights), subjects=named)
+        work = live_scene(target, applied, reading, subjects=named)
         scene = run(work, attempted="reading the cluster")
     keys = [key_of(model, namespace, scene.state)] if model else subjects(applied, scene)
     found = forecast(scene.state, keys)

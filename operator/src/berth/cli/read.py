@@ -1,10 +1,10 @@
 """Which objects does a file declare, and what do the headers of their sources say?"""
 
-import os
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import yaml
@@ -33,6 +33,7 @@ from berth.reasons import Reason
 from berth.settings import Settings
 
 KINDS: dict[str, type[Resource]] = {"Model": Model, "Profile": Profile, "Residency": Residency}
+T = TypeVar("T")
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 """The command line is its user's own: any address may be reached, with that user's own token."""
 
@@ -44,7 +45,26 @@ class Reading:
     weights: str = ""
     """A local copy of the weights of the one Model that a file declares."""
     endpoint: str = ""
-    token: str | None = field(default_factory=lambda: os.environ.get("HF_TOKEN"), repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+token_option = click.option("--token", envvar="HF_TOKEN", help="A token for the hub.")
+
+
+def reading_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The options of every command that reads headers; they arrive as one ``reading``."""
+
+    @functools.wraps(command)
+    def with_reading(*args: Any, weights: str, token: str | None, **rest: Any) -> T:
+        return command(*args, reading=Reading(weights, token=token), **rest)
+
+    weights_option = click.option(
+        "--weights",
+        default="",
+        metavar="PATH",
+        help="A local copy of the weights, to read its header.",
+    )
+    return token_option(weights_option(with_reading))
 
 
 def load_objects(path: str, namespace: str) -> list[Resource]:
@@ -56,7 +76,7 @@ def load_objects(path: str, namespace: str) -> list[Resource]:
     for body in load_documents(path):
         version, kind = str(body.get("apiVersion")), str(body.get("kind"))
         if version.startswith(f"{GROUP}/") and kind in KINDS:
-            found.append(_parsed(path, body, KINDS[kind], namespace))
+            found.append(parsed(path, body, namespace))
     if not found:
         raise CommandError(
             f"reading {path}",
@@ -84,7 +104,16 @@ def load_documents(path: str) -> list[dict[str, Any]]:
     return documents
 
 
-def _parsed(path: str, body: dict[str, Any], cls: type[Resource], namespace: str) -> Resource:
+def parsed(path: str, body: dict[str, Any], namespace: str) -> Resource:
+    """One object of ours, of a kind in ``KINDS``. Raises CommandError."""
+    cls = KINDS.get(str(body.get("kind")))
+    if cls is None:
+        kinds = ", ".join(KINDS)
+        raise CommandError(
+            f"reading {path}",
+            wrong=f"a {body.get('kind')} is of no use here",
+            todo=f"write {kinds}",
+        )
     meta = body.get("metadata") or {}
     name = f"{cls.__name__} {meta.get('name') or 'without a name'}"
     if cls is not Residency:
@@ -101,19 +130,21 @@ def _parsed(path: str, body: dict[str, Any], cls: type[Resource], namespace: str
             wrong="spec.source needs exactly one of huggingFace, url, path, image",
             todo="write one of them",
         )
-    for unknown in unknown_fields(body.get("spec") or {}, _shape(found), "spec"):
-        click.echo(f"Note: {name}: {unknown} is no field and is ignored.", err=True)
+    check_fields(found, body.get("spec") or {}, name)
     return found
+
+
+def check_fields(found: Resource, spec: dict[str, Any], name: str) -> None:
+    """Tell of fields that a spec has and its kind has not."""
+    shape = found.model_dump(by_alias=True, mode="json")["spec"]
+    for unknown in unknown_fields(spec, shape, "spec"):
+        click.echo(f"Note: {name}: {unknown} is no field and is ignored.", err=True)
 
 
 def told(err: ValidationError) -> str:
     """The faults of a validation in one sentence."""
     faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in err.errors()[:4]]
     return "; ".join(faults)
-
-
-def _shape(found: Resource) -> Any:
-    return found.model_dump(by_alias=True, mode="json")["spec"]
 
 
 def unknown_fields(body: object, known: object, path: str) -> Iterator[str]:

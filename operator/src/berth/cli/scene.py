@@ -14,7 +14,15 @@ from berth.cli.cluster import Target, connected
 from berth.cli.errors import CommandError
 from berth.cli.read import Reading, read_sources
 from berth.controller.configured import price_settings
-from berth.controller.onlooker import Sight, Terms, declare, look, read_store
+from berth.controller.onlooker import (
+    Sight,
+    Terms,
+    claim_of,
+    declare,
+    look,
+    read_store,
+    read_volumes,
+)
 from berth.controller.priced import Priced
 from berth.controller.pricing import PriceSettings
 from berth.controller.store import Store
@@ -56,10 +64,13 @@ async def live_scene(
     async with connected(target) as kube:
         settings, is_known = await _settings(kube)
         store = await read_store(kube)
-    images = price_settings(settings) if is_known else _assumed(settings)
+        declared = [found for found in applied if isinstance(found, Model)]
+        claims = {claim_of(model) for model in [*store.models, *declared]} - {""}
+        volumes = await read_volumes(kube, claims)
+    images = price_settings(settings) if is_known else assumed_images(settings)
     if subjects is not None:
         subjects |= _concerned(applied, store)
-    terms = Terms(settings, images, time.time(), subjects)
+    terms = Terms(settings, images, time.time(), subjects, volumes)
     before = look(store, terms, {})
     after = _applied(store, applied, reading or Reading(), terms, before)
     models = dict(store.models.items())
@@ -91,7 +102,7 @@ def dumped_scene(path: str, applied: Sequence[Resource], reading: Reading) -> Sc
 def bare_scene(applied: Sequence[Resource], reading: Reading, now: float = 0.0) -> Scene:
     """No cluster: the objects of a file alone."""
     settings, store, nothing = Settings(), Store(), State(now, 0)
-    terms = Terms(settings, _assumed(settings), now)
+    terms = Terms(settings, assumed_images(settings), now)
     after = _applied(store, applied, reading, terms, Sight(nothing, {}))
     return Scene(after.state, nothing, dict(store.models.items()), after.prices, {}, settings)
 
@@ -154,7 +165,7 @@ async def _settings(kube: Kube) -> tuple[Settings, bool]:
     return Settings(found.get("data") or {}), True
 
 
-def _assumed(settings: Settings) -> PriceSettings:
+def assumed_images(settings: Settings) -> PriceSettings:
     """Images that are not known stand for themselves: whether there are any is the cluster's matter."""
     known = price_settings(settings)
     images = {name: image or f"not-known/{name}" for name, image in known.images.items()}

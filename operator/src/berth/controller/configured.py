@@ -1,10 +1,7 @@
 """What do the cluster's settings mean to each part of the controller, and to who looks at its plans?"""
 
-from collections.abc import Mapping
-
 from berth.controller.observe import Frame
 from berth.controller.observe_models import Defaults
-from berth.controller.priced import Priced
 from berth.controller.pricing import PriceSettings
 from berth.manifests.pod import PodSettings
 from berth.settings import Settings
@@ -31,14 +28,11 @@ def pod_settings(settings: Settings) -> PodSettings:
     )
 
 
-def frame_of(
-    settings: Settings, *, epoch: int, healthy_since: float, prices: Mapping[str, Priced]
-) -> Frame:
-    """What a pass is told beside the objects."""
+def frame_of(settings: Settings, *, epoch: int, healthy_since: float) -> Frame:
+    """What a pass is told beside the objects and their prices."""
     return Frame(
         epoch=epoch,
         healthy_since=healthy_since,
-        prices=prices,
         defaults=Defaults(
             idle_timeout_s=settings.seconds("IDLE_TIMEOUT"), device=settings.text("DEVICE")
         ),

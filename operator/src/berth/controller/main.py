@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from berth.controller.apply import Hands
+from berth.controller.configured import frame_of, pod_settings, price_settings
 from berth.controller.health import Pulse, serve_health
 from berth.controller.history import History
 from berth.controller.launch import Stamp
@@ -16,16 +17,13 @@ from berth.controller.leadership import Leadership, LeaseTerms, own_identity
 from berth.controller.loop import Bell, Passes
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Remembered
-from berth.controller.observe_models import Defaults
 from berth.controller.prices import Deskwork, PriceDesk, SourceSettings
-from berth.controller.pricing import PriceSettings
 from berth.controller.store import Store
 from berth.controller.sweep import restamp, sweep
 from berth.controller.telling import Teller
 from berth.controller.watch import Watches, WatchHealth
 from berth.headers.pool import HeaderPool
 from berth.kube.client import ApiError, ApiUnreachableError, Kube
-from berth.manifests.pod import PodSettings
 from berth.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -183,12 +181,7 @@ class Controller:
             stamp=Stamp(epoch, f"{epoch}-0-{int(time.time() * 1000)}"),
             clock=time.time,
             leads=leadership.holds,
-            pod_settings=PodSettings(
-                store_root=settings.text("STORE_ROOT"),
-                runtime_class=settings.text("RUNTIME_CLASS"),
-                log_level=settings.text("LOG_LEVEL"),
-                quiet_s=settings.seconds("DRAIN_QUIET"),
-            ),
+            pod_settings=pod_settings(settings),
         )
 
     def _desk(self, kube: Kube, store: Store, bell: Bell) -> PriceDesk:
@@ -202,13 +195,7 @@ class Controller:
                     endpoint=settings.text("HF_ENDPOINT"),
                     allow=tuple(settings.items("SOURCE_ALLOW")),
                 ),
-                settings=PriceSettings(
-                    images={
-                        "llamacpp/cpu": settings.text("IMAGE_LLAMACPP_CPU"),
-                        "llamacpp/cuda": settings.text("IMAGE_LLAMACPP_CUDA"),
-                    },
-                    context_length=settings.number("CONTEXT_LENGTH"),
-                ),
+                settings=price_settings(settings),
                 inspect_image=settings.text("IMAGE_OPERATOR"),
                 changed=bell.ring,
                 clock=time.time,
@@ -216,15 +203,4 @@ class Controller:
         )
 
     def _frame(self, epoch: int, health: WatchHealth, now: float) -> Frame:
-        settings = self._settings
-        return Frame(
-            epoch=epoch,
-            healthy_since=health.healthy_since(now),
-            defaults=Defaults(
-                idle_timeout_s=settings.seconds("IDLE_TIMEOUT"), device=settings.text("DEVICE")
-            ),
-            host_reserve=settings.bytes("HOST_RESERVE"),
-            fairness_s=settings.seconds("FAIRNESS_WINDOW"),
-            healthy_needed_s=settings.seconds("HEALTHY_BEFORE_UNLOAD"),
-            drain_quiet_s=settings.seconds("DRAIN_QUIET"),
-        )
+        return frame_of(self._settings, epoch=epoch, healthy_since=health.healthy_since(now))

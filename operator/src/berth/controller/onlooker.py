@@ -6,7 +6,7 @@ stand and the watches as healthy; everything else is the controller's own code.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from berth.api.meta import ANNOTATION_LOAD, Condition, Resource, moment_of
 from berth.api.model import FactsStatus, Model
@@ -21,7 +21,8 @@ from berth.controller.priced import Priced
 from berth.controller.pricing import Files, PriceSettings, Unpriceable, price
 from berth.controller.resolve import resolve, source_hash
 from berth.controller.store import Store, Table
-from berth.kube.client import Kube
+from berth.controller.volumes import Volume, holders, nodes_seeing, read_volume
+from berth.kube.client import ApiError, Kube
 from berth.planner.state import State
 from berth.reasons import ConditionType, Reason
 from berth.settings import Settings
@@ -37,6 +38,27 @@ async def read_store(kube: Kube) -> Store:
         objects, version = await kube.list_all(table.ref)
         table.replace(objects, version)
     return store
+
+
+async def read_volumes(kube: Kube, claims: Iterable[str]) -> dict[str, Volume]:
+    """What is behind claims, by ``namespace/name``; who may not see one takes it for anywhere's."""
+    found = {}
+    for key in sorted(set(claims)):
+        namespace, _, name = key.partition("/")
+        try:
+            volume = await read_volume(kube, namespace, name)
+        except ApiError:
+            continue
+        if volume is not None:
+            found[key] = volume
+    return found
+
+
+def claim_of(model: Model) -> str:
+    """``namespace/name`` of the claim that its files are on; empty for any other source."""
+    path = model.spec.source.path
+    name = path.persistent_volume_claim if path is not None else None
+    return f"{model.metadata.namespace}/{name}" if name else ""
 
 
 def declare(store: Store, found: Resource) -> None:
@@ -97,19 +119,20 @@ class Terms:
     now: float
     """Seconds since the epoch."""
     subjects: frozenset[str] | None = None
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    """What is behind the claims of Models, by ``namespace/name``."""
 
 
 def look(store: Store, terms: Terms, read: Read) -> Sight:
     """The snapshot as it would be planned on."""
     settings, now = terms.settings, terms.now
     keys = None if terms.subjects is None else terms.subjects | wanted(store)
-    prices = prices_of(store, terms.images, read, keys)
+    prices = prices_of(store, terms, read, keys)
     epochs = [r.spec.epoch for r in store.runners] + [i.status.epoch for i in store.inventories]
     frame = frame_of(
         settings,
         epoch=max(epochs, default=0),
-        healthy_since=now - settings.seconds("HEALTHY_BEFORE_UNLOAD"),
-        prices=prices,
+        healthy_since=0.0,
     )
     remembered = Remembered(History())
     for key, demand in store.demands.items():
@@ -117,7 +140,7 @@ def look(store: Store, terms: Terms, read: Read) -> Sight:
             began = min(_moment(entry.since) or now, now)
             name = (key, entry.gateway)
             remembered.sightings.put("waiting-since", name, entry.since, began)
-    return Sight(observe(store, remembered, frame, now).state, prices)
+    return Sight(observe(store, remembered, replace(frame, prices=prices), now).state, prices)
 
 
 def wanted(store: Store) -> frozenset[str]:
@@ -137,21 +160,25 @@ def _is_to_be_loaded(model: Model) -> bool:
 
 
 def prices_of(
-    store: Store, images: PriceSettings, read: Read, keys: frozenset[str] | None = None
+    store: Store, terms: Terms, read: Read, keys: frozenset[str] | None = None
 ) -> dict[str, Priced]:
     """The price of each Model by key, blocked ones with the reason that is known of them."""
     return {
-        key: _price(model, store, images, read)
+        key: _price(model, store, terms, read)
         for key, model in store.models.items()
         if keys is None or key in keys
     }
 
 
-def _price(model: Model, store: Store, settings: PriceSettings, read: Read) -> Priced:
+def _price(model: Model, store: Store, terms: Terms, read: Read) -> Priced:
     name = model.spec.profile or ""
     try:
         fields = resolve(model, profile_of(model, store))
-        return price(model, fields, files_of(model, store, read), settings, profile=name)
+        files = files_of(model, store, read)
+        volume = terms.volumes.get(claim_of(model))
+        if volume is not None:
+            files = replace(files, local_nodes=_seeing(volume, model, store))
+        return price(model, fields, files, terms.images, profile=name)
     except Unpriceable as err:
         return Priced(
             source_hash=source_hash(model),
@@ -161,6 +188,11 @@ def _price(model: Model, store: Store, settings: PriceSettings, read: Read) -> P
             blocked_word=err.word,
             blocked_message=err.message,
         )
+
+
+def _seeing(volume: Volume, model: Model, store: Store) -> frozenset[str] | None:
+    namespace, _, name = claim_of(model).partition("/")
+    return nodes_seeing(volume, store.nodes, holders(store.pods, namespace, name))
 
 
 def profile_of(model: Model, store: Store) -> Profile | None:
