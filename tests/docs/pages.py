@@ -29,6 +29,8 @@ def commands():
         shell = re.sub(r"<<'END'\n.*?^END$", "", text, flags=re.MULTILINE | re.DOTALL)
         for line in shell.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
+            # Where the output goes is the shell's matter.
+            words = words[: words.index(">")] if ">" in words else words
             if words:
                 yield f"{page}: {' '.join(words)[:60]}", words
 

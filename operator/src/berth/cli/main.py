@@ -36,7 +36,13 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry(
         "berth.cli.plan:plan", "Say what would happen if a model, or a file, were asked for."
     ),
+    "render": Entry(
+        "berth.cli.render:render", "Print the Runner and the pod that would be made of a model."
+    ),
     "settings": Entry("berth.cli.settings:settings", "Show every setting and what is in effect."),
+    "simulate": Entry(
+        "berth.cli.simulate:simulate", "Replay requests over a fleet, with the real planner."
+    ),
     "snapshot": Entry(
         "berth.cli.snapshot:snapshot", "Print what the planner sees now, as JSON, to plan on."
     ),
