@@ -110,10 +110,11 @@ def test_explain_reads_model_demand_and_runners(ask, played, plane):
         "patch", "demand", played.name, "--subresource=status", "--type=merge",
         f"-p={json.dumps(waiting)}",
     )  # fmt: skip
-    output = ask("explain", played.name).result(timeout=30).output
+    output = ask("explain", played.name).result(timeout=30).stdout
     assert output.splitlines()[0] == f"default/{played.name} is Waiting: no room"
     assert "3 requests wait for it" in output
     assert "all busy" in output
+    assert "If it were asked for now" in output
 
 
 def test_kill_asks_by_annotation(ask, plane):
