@@ -82,15 +82,19 @@ def per_device(
     shape: Shape,
     settings: Settings,
     sizes: Effective,
-    alignment_of: Callable[[Layer], tuple[str, int]],
+    owner_of: Callable[[Layer], str],
+    alignment_of: Callable[[str], int],
     draft_slots: int = 0,
 ) -> dict[str, CacheBytes]:
-    """Bytes by the buffer that ``alignment_of`` names for each layer (with its alignment)."""
-    sums: dict[str, CacheBytes] = {}
+    """Bytes by the buffer that ``owner_of`` names for each layer."""
+    counts: dict[tuple[str, int], tuple[Layer, int]] = {}
     for layer in shape.layers:
-        owner, alignment = alignment_of(layer)
-        one = layer_cache(shape, layer, settings, sizes, alignment, draft_slots)
+        key = (owner_of(layer), layer.alike)
+        counts[key] = (layer, counts[key][1] + 1 if key in counts else 1)
+    sums: dict[str, CacheBytes] = {}
+    for (owner, _), (layer, count) in counts.items():
+        one = layer_cache(shape, layer, settings, sizes, alignment_of(owner), draft_slots)
         if one.kv or one.state:
             held = sums.get(owner, CacheBytes(0, 0))
-            sums[owner] = CacheBytes(held.kv + one.kv, held.state + one.state)
+            sums[owner] = CacheBytes(held.kv + count * one.kv, held.state + count * one.state)
     return sums

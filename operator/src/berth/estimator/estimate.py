@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from berth.estimator import architectures as arch
-from berth.estimator.cache import CacheBytes, cache_kind, layer_cache, per_device
+from berth.estimator.cache import CacheBytes, cache_kind, per_device
 from berth.estimator.compute import compute_buffers
-from berth.estimator.effective import UNFUSED, Effective, effective
+from berth.estimator.effective import CELL_STEP, UNFUSED, Effective, effective
 from berth.estimator.extras import (
     LIBRARIES,
     checkpoint_bytes,
@@ -16,10 +16,11 @@ from berth.estimator.extras import (
     prompt_cache,
 )
 from berth.estimator.graph.context import NoGraph
-from berth.estimator.graph.layout import attention_fuses, known
+from berth.estimator.graph.layout import HOST_ALIGNMENT, attention_fuses, is_whole, known
 from berth.estimator.placing import Placing, place
 from berth.estimator.projector import projector_bytes
 from berth.estimator.result import Buffers, Estimate, HostNeeds, Kinds
+from berth.estimator.same import first_of
 from berth.estimator.settings import CPU, CPU_REPACK, Device, Host, Settings
 from berth.estimator.shape import Shape, shape_of
 from berth.estimator.weights import place_weights, weight_bytes
@@ -75,9 +76,14 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """Facts as a key by identity: they do not change, and comparing them would cost more than it saves."""
+    """Facts as a key: the first that said the same, by identity."""
 
     facts: Facts
+
+    @staticmethod
+    def of(facts: Facts) -> "_Same":
+        """The key of facts."""
+        return _Same(first_of(facts))
 
     def __hash__(self) -> int:
         return id(self.facts)
@@ -90,7 +96,7 @@ def _price(facts: Facts, settings: Settings, devices: Sequence[Device], host: Ho
     if len(devices) == 1:
         # Alone, a device gets its share whatever its size; leaving the size out makes nodes alike.
         devices = (replace(devices[0], memory=0),)
-    return _priced(_Same(facts), settings, tuple(devices), host)
+    return _priced(_Same.of(facts), settings, tuple(devices), host)
 
 
 @lru_cache(maxsize=4096)
@@ -99,14 +105,14 @@ def _priced(same: _Same, settings: Settings, devices: tuple[Device, ...], host: 
     facts = same.facts
     shape = shape_of(facts)
     _check_kinds(settings)
-    settings = _with_flash(facts, shape, settings, devices)
-    sizes = effective(shape, settings)
     placing = place(shape.blocks, settings, devices)
+    settings = _with_flash(same, shape, settings, placing)
+    sizes = effective(shape, settings)
     sized = place_weights(facts, shape, placing, settings, host)
     weights = weight_bytes(sized, placing)
     slots = settings.draft_max if settings.spec_types else 0
     cache = per_device(
-        shape, settings, sizes, lambda layer: _cache_place(placing, layer.number), slots
+        shape, settings, sizes, lambda layer: placing.cache(layer.number), placing.alignment, slots
     )
     compute = compute_buffers(facts, shape, settings, sizes, placing, sized)
     buffers = {}
@@ -116,12 +122,16 @@ def _priced(same: _Same, settings: Settings, devices: tuple[Device, ...], host: 
         buffers[owner] = Buffers(
             weights.get(owner, 0), held.kv + held.state, compute.by_owner.get(owner, 0), output
         )
-    window = sum(
-        layer_cache(shape, layer, settings, sizes, 32).kv
-        for layer in shape.layers
-        if layer.window and layer.keeps
-    )
+    window = _window_cache(shape, settings, sizes) if shape.window else 0
     return _Priced(shape, settings, sizes, placing, buffers, cache, window, compute.exact)
+
+
+def _window_cache(shape: Shape, settings: Settings, sizes: Effective) -> int:
+    """The cache of all sliding layers, in bytes."""
+    held = per_device(
+        shape, settings, sizes, lambda layer: str(layer.window), lambda _: HOST_ALIGNMENT
+    )
+    return held.get(str(True), CacheBytes(0, 0)).kv
 
 
 def _check_kinds(settings: Settings) -> None:
@@ -130,11 +140,6 @@ def _check_kinds(settings: Settings) -> None:
             cache_kind(kind)
         except KeyError as err:
             raise ValueError(f"{kind!r} is no cache type") from err
-
-
-def _cache_place(placing: Placing, block: int) -> tuple[str, int]:
-    owner = placing.cache(block)
-    return owner, placing.alignment(owner)
 
 
 def _owners(placing: Placing, weights: Mapping[str, int]) -> list[str]:
@@ -158,20 +163,24 @@ def _output(shape: Shape, settings: Settings, sizes: Effective) -> int:
     return 4 * sizes.slots * width
 
 
-def _with_flash(
-    facts: Facts, shape: Shape, settings: Settings, devices: Sequence[Device]
-) -> Settings:
+def _with_flash(same: _Same, shape: Shape, settings: Settings, placing: Placing) -> Settings:
     """Flash attention as ``auto`` turns out: off for the whole model where one layer cannot have it in its place."""
-    if settings.flash_attn != "auto" or not devices:
+    if settings.flash_attn != "auto" or not placing.devices or not known(shape.architecture):
         return settings
-    sizes, placing = effective(shape, settings), place(shape.blocks, settings, devices)
+    if is_whole(placing):
+        return settings
+    # Neither the length of the context nor that of the batch decides where a layer attends.
+    asked = replace(settings, context=CELL_STEP, ubatch=CELL_STEP, batch=CELL_STEP, swa_full=False)
+    return settings if _fuses(same, asked, placing) else replace(settings, flash_attn=UNFUSED)
+
+
+@lru_cache(maxsize=1024)
+def _fuses(same: _Same, settings: Settings, placing: Placing) -> bool:
+    shape = shape_of(same.facts)
     try:
-        fuses = not known(shape.architecture) or attention_fuses(
-            facts, shape, settings, sizes, placing
-        )
+        return attention_fuses(same.facts, shape, settings, effective(shape, settings), placing)
     except NoGraph:
-        fuses = True
-    return settings if fuses else replace(settings, flash_attn=UNFUSED)
+        return True
 
 
 def _draft_settings(settings: Settings, main: _Priced) -> Settings:

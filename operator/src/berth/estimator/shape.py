@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.estimator import architectures as arch
+from berth.estimator.same import MOST
 from berth.facts import MAX_BLOCKS, Facts
 
 
@@ -27,6 +28,8 @@ class Layer:
     keeps: bool
     recurrent: bool
     feed_forward: int
+    alike: int = 0
+    """The same for layers that differ in their number only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def shape_of(facts: Facts) -> Shape:
     if held is not None and held[0] is facts:
         return held[1]
     shape = _shape(facts)
-    if len(_CACHE) > 512:
+    if len(_CACHE) >= MOST:
         _CACHE.clear()
     _CACHE[id(facts)] = (facts, shape)
     return shape
@@ -89,7 +92,7 @@ def _shape(facts: Facts) -> Shape:
     trunk = max(blocks - max(facts.integer("nextn_predict_layers") or 0, 0), 0)
     window = window_of(facts)
     numbers = _numbers(facts)
-    layers = tuple(_layer(facts, numbers, number, window) for number in range(trunk))
+    layers = _layers(facts, numbers, trunk, window)
     state_r, state_s = _state(facts)
     return Shape(
         architecture=name,
@@ -141,27 +144,26 @@ class _Numbers:
     own_cache: int
 
 
-def _layer(facts: Facts, numbers: _Numbers, number: int, window: int) -> Layer:
-    heads, kv_heads, forward = (
-        numbers.heads[number],
-        numbers.kv_heads[number],
-        numbers.forward[number],
-    )
+def _layers(facts: Facts, numbers: _Numbers, count: int, window: int) -> tuple[Layer, ...]:
+    seen: dict[tuple[object, ...], int] = {}
+    found = []
+    for number in range(count):
+        fields = _layer(facts, numbers, number, window)
+        found.append(Layer(number, *fields, alike=seen.setdefault(fields, len(seen))))
+    return tuple(found)
+
+
+def _layer(
+    facts: Facts, numbers: _Numbers, number: int, window: int
+) -> tuple[int, int, int, int, bool, bool, bool, bool, int]:
+    """A layer's fields behind its number."""
+    kv_heads, forward = numbers.kv_heads[number], numbers.forward[number]
     slides = window > 0 and numbers.slides(number)
     recurrent, attends = _kinds(facts, number, kv_heads, forward)
     key, value = numbers.swa if slides else numbers.full
-    return Layer(
-        number=number,
-        heads=heads,
-        kv_heads=kv_heads,
-        key=key,
-        value=value,
-        window=slides and attends,
-        attends=attends,
-        keeps=attends and facts.architecture not in arch.ENCODERS and number < numbers.own_cache,
-        recurrent=recurrent,
-        feed_forward=forward,
-    )
+    keeps = attends and facts.architecture not in arch.ENCODERS and number < numbers.own_cache
+    slides = slides and attends
+    return (numbers.heads[number], kv_heads, key, value, slides, attends, keeps, recurrent, forward)
 
 
 def _numbers(facts: Facts) -> _Numbers:

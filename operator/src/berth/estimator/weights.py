@@ -44,8 +44,9 @@ def place_weights(
     """Every tensor with its buffer, equal ones together; copies that the engine makes are in it."""
     repacks = host.repacks if _host_repacks(placing, settings) else frozenset()
     found: list[Sized] = []
+    runs = _runs(shape, placing)
     for group in facts.tensors:
-        for owner, count in _owners(group, shape, placing):
+        for owner, count in _owners(group, shape, placing, runs):
             repacked = owner == CPU and _is_repacked(group, repacks)
             found.append(Sized(CPU_REPACK if repacked else owner, group, count))
     found.extend(_tied(facts, shape, placing, repacks))
@@ -70,17 +71,39 @@ def _host_repacks(placing: Placing, settings: Settings) -> bool:
     return settings.repack and not pinned
 
 
-def _owners(group: TensorGroup, shape: Shape, placing: Placing) -> Iterator[tuple[str, int]]:
+Run = tuple[int, int, str]
+"""Blocks from the first to before the second number, which have one owner."""
+
+
+def _runs(shape: Shape, placing: Placing) -> list[Run]:
+    """The owners of all blocks that are loaded; those of next-token predictors are not."""
+    runs: list[Run] = []
+    for number, owner in enumerate(placing.blocks[: len(shape.layers)]):
+        if runs and runs[-1][2] == owner:
+            runs[-1] = (runs[-1][0], number + 1, owner)
+        else:
+            runs.append((number, number + 1, owner))
+    return [*runs, (shape.blocks, 1 << 32, placing.output)]
+
+
+def _owners(
+    group: TensorGroup, shape: Shape, placing: Placing, runs: list[Run]
+) -> Iterator[tuple[str, int]]:
     if not group.blocks:
         yield from ((owner, group.copies) for owner in _single(group.name, shape, placing))
         return
     counts: dict[str, int] = {}
-    for block in group.block_numbers():
-        if block < len(shape.layers) or block >= shape.blocks:
-            owner = placing.blocks[block] if block < len(placing.blocks) else placing.output
-            if placing.overrides:
-                owner = placing.override(group.named(block)) or owner
-            counts[owner] = counts.get(owner, 0) + group.copies
+    for begin, end in group.blocks:
+        for first, last, owner in runs:
+            low, high = max(begin, first), min(end, last)
+            if low >= high:
+                continue
+            if not placing.overrides:
+                counts[owner] = counts.get(owner, 0) + (high - low) * group.copies
+                continue
+            for block in range(low, high):
+                found = placing.override(group.named(block)) or owner
+                counts[found] = counts.get(found, 0) + group.copies
     yield from counts.items()
 
 

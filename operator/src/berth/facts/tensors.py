@@ -65,6 +65,10 @@ class TensorGroup:
         for start, stop in self.blocks:
             yield from range(start, stop)
 
+    def in_block(self, block: int) -> bool:
+        """Whether a block has one of them."""
+        return any(start <= block < stop for start, stop in self.blocks)
+
     def named(self, block: int) -> str:
         """The tensor's name in one block (of the first copy)."""
         return (

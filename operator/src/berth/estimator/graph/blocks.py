@@ -124,11 +124,13 @@ def indices(c: Context, what: str, *, window: bool) -> Node:
 
 def rotation(c: Context, what: str, *, window: bool) -> Node | None:
     """The rotation that a quantised cache is stored under; None where the cache is not, or widths differ."""
+    kind = c.settings.cache_type_k if what == "k" else c.settings.cache_type_v
+    if kind.upper() in {"F32", "F16", "BF16"}:
+        return None
     kept = [layer for layer in c.shape.layers if layer.keeps and layer.window == window]
     widths = {layer.key if what == "k" else layer.value for layer in kept}
-    kind = c.settings.cache_type_k if what == "k" else c.settings.cache_type_v
     first = c.shape.layers[0].key if what == "k" else c.shape.layers[0].value
-    if kind.upper() in {"F32", "F16", "BF16"} or len(widths) != 1 or first % 64:
+    if len(widths) != 1 or first % 64:
         return None
     width, size = widths.pop(), 64
     while what == "k" and width % (2 * size) == 0:

@@ -1,6 +1,6 @@
 """What is built so far of a model's graph, for which batch and which cache?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from berth.estimator.cache import cache_kind
@@ -43,12 +43,20 @@ class Context:
     forced: set[int] = field(default_factory=set)
     fused: list[tuple[int, Node]] = field(default_factory=list)
     """Fused attention nodes with their block."""
+    begins: dict[int, int] = field(default_factory=dict)
+    """How many nodes there were when each block began."""
     groups: dict[str, list[TensorGroup]] = field(default_factory=dict)
     held: dict[tuple[str, int], Node | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for group in self.facts.tensors:
             self.groups.setdefault(group.name, []).append(group)
+
+    def blocks(self) -> Iterator[Layer]:
+        """The layers, in order; notes where each begins."""
+        for layer in self.shape.layers:
+            self.begins[layer.number] = len(self.nodes)
+            yield layer
 
     @property
     def flash(self) -> bool:
@@ -79,14 +87,16 @@ class Context:
 
     def named(self, name: str, block: int = -1) -> Node | None:
         """A weight by its name with ``{}`` for the block."""
+        if name not in self.groups:
+            return None
         key = (name, block)
         if key not in self.held:
             self.held[key] = self._find(name, block)
         return self.held[key]
 
     def _find(self, name: str, block: int) -> Node | None:
-        for group in self.groups.get(name, ()):
-            if block < 0 or any(start <= block < stop for start, stop in group.blocks):
+        for group in self.groups[name]:
+            if block < 0 or group.in_block(block):
                 if group.kind not in BY_NAME or not group.shape:
                     raise NoGraph(name)
                 owner = tensor_owner(group, block, self.shape, self.placing)
@@ -133,9 +143,14 @@ class Context:
             return
         node.seen = True
         for operand in node.src:
-            if not operand.seen:
+            if operand.seen:
+                continue
+            if operand.op is NONE:
+                operand.seen = True
+                self.leafs.append(operand)
+            else:
                 self.expand(operand)
-        (self.leafs if node.op == NONE else self.nodes).append(node)
+        (self.leafs if node.op is NONE else self.nodes).append(node)
 
     def expand_all(self, nodes: Iterable[Node]) -> None:
         """Add several, in order."""

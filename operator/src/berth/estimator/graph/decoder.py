@@ -110,7 +110,7 @@ def build(c: Context, habit: Habit) -> None:
     if habit.embed_scale == "all":
         x = like("scale", x)
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         x = _block(c, habit, layer, x, last=layer.number == last)
         if layer.number < c.number("n_deepstack_layers"):
             x = _deepened(c, x)

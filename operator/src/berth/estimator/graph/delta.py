@@ -26,7 +26,7 @@ def qwen3next(c: Context) -> None:
     """Qwen3-Next: gated delta nets, every fourth block attends with a gate."""
     habit = Habit(post_is_ffn_norm=True, last_inside=False, keep_hidden=True)
     x = b.embed(c)
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number, residual = layer.number, x
         cur = b.norm(x, c.weight("attn_norm", number))
         c.expand(cur)

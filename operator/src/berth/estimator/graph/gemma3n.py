@@ -28,7 +28,7 @@ def build(c: Context) -> None:
     x = b.embed(c, scaled=True)
     extra = per_layer(c, x, PER_LAYER)
     x = _widened(c, x)
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         x = _block(c, layer, x, extra)
     finish(c, Habit(last_inside=False, last_before_norm=True, cap_logits=True), _narrowed(c, x))
 

@@ -26,7 +26,7 @@ def mamba(c: Context) -> None:
     block = mamba2 if c.shape.architecture == "mamba2" else mamba1
     x = b.embed(c)
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         cur = block(c, layer, b.norm(x, c.weight("attn_norm", layer.number)))
         if layer.number == last:
             cur, x = b.last_rows(c, cur, x)
@@ -51,7 +51,7 @@ def _hybrid(
 ) -> None:
     x = b.embed(c)
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number, residual = layer.number, x
         normed = b.norm(x, c.weight("attn_norm", number))
         cur = block(c, layer, normed) if layer.recurrent else attention(c, habit, layer, normed)
@@ -68,7 +68,7 @@ def lfm2(c: Context) -> None:
     habit = Habit(ffn_residual_first=True, residual_first=True)
     x = b.embed(c)
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number, residual = layer.number, x
         normed = b.norm(x, c.weight("attn_norm", number))
         cur = (
@@ -108,7 +108,7 @@ def falcon_h1(c: Context) -> None:
     """Falcon-H1: every block attends and has a Mamba-2 part, side by side."""
     x = b.embed(c)
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number = layer.number
         attended = attention(c, Habit(), layer, b.norm(x, c.weight("attn_norm", number)))
         carried = mamba2(c, layer, b.norm(x, c.weight("attn_norm", number)))
@@ -131,7 +131,7 @@ def nemotron_h(c: Context) -> None:
         norm_weights_key=True,
     )
     x = b.embed(c)
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number = layer.number
         normed = b.norm(x, c.weight("attn_norm", number))
         if layer.recurrent:

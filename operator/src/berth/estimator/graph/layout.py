@@ -1,14 +1,22 @@
 """What do the compute buffers of this model take, by laying out its graph?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from berth.estimator.effective import Effective
 from berth.estimator.graph import delta, gemma3n, hybrid, rwkv, special, t5
 from berth.estimator.graph.context import Batch, Context, NoGraph
 from berth.estimator.graph.decoder import HABITS, build
-from berth.estimator.graph.plan import Planner
-from berth.estimator.graph.shorten import shortened
+from berth.estimator.graph.plan import Planner, State
+from berth.estimator.graph.shorten import (
+    BEGINS,
+    Cut,
+    Run,
+    first_begin,
+    longer,
+    shortened,
+    signatures,
+)
 from berth.estimator.graph.split import schedule
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, Settings
@@ -44,14 +52,50 @@ def layout(
     facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
 ) -> dict[str, int]:
     """Bytes of the compute buffer of each owner. Raises NoGraph where it cannot be laid out."""
+    signs, begins = signatures(facts, shape, placing), dict[Run, int]()
+
+    def begin_of(run: Run) -> int:
+        return begins.get(run) or first_begin(run, devices=bool(placing.devices))
+
+    while True:
+        layers, cuts = shortened(shape.layers, signs, begin_of)
+        short = replace(shape, layers=layers)
+        found, unsteady = _planned(_context(facts, short, settings, sizes, placing), cuts)
+        if not unsteady:
+            return found
+        begins |= {run: longer(begin_of(run)) for run in unsteady}
+
+
+def layout_whole(
+    facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
+) -> dict[str, int]:
+    """What :func:`layout` is held to: the same, with every block laid out."""
+    return _planned(_context(facts, shape, settings, sizes, placing), ())[0]
+
+
+def _context(
+    facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
+) -> Context:
     batch = Batch(sizes.rows, sizes.slots, sizes.graph_outputs)
-    short = replace(shape, layers=shortened(facts, shape, placing))
-    context = _built(Context(facts, short, settings, sizes, placing, batch))
-    devices = placing.devices
+    return _built(Context(facts, shape, settings, sizes, placing, batch))
+
+
+def _planned(context: Context, cuts: Sequence[Cut]) -> tuple[dict[str, int], list[Run]]:
+    """Bytes by owner, and the runs of which too much was cut."""
+    nodes = {number: context.nodes[context.begins[number]] for cut in cuts for number in cut.begins}
+    for node in nodes.values():
+        node.watched = True
+    devices = context.placing.devices
+    planner = Planner([*(device.alignment for device in devices), HOST_ALIGNMENT])
+    found = planner.run(*schedule(context, devices))
+
+    def state(number: int) -> State:
+        return planner.states[id(nodes[number])]
+
     names = [*(device.name for device in devices), CPU]
-    alignments = [*(device.alignment for device in devices), HOST_ALIGNMENT]
-    leafs, nodes = schedule(context, devices)
-    return dict(zip(names, Planner(alignments).run(leafs, nodes), strict=True))
+    return dict(zip(names, found, strict=True)), [
+        cut.run for cut in cuts if not cut.is_steady(state)
+    ]
 
 
 def attention_fuses(
@@ -62,11 +106,18 @@ def attention_fuses(
     The engine asks the scheduler with a graph of one token a slot. Raises NoGraph as :func:`layout` does.
     """
     batch = Batch(sizes.slots, sizes.slots, sizes.slots)
-    short = replace(shape, layers=shortened(facts, shape, placing))
-    context = _built(Context(facts, short, settings, sizes, placing, batch))
+    layers, _ = shortened(shape.layers, signatures(facts, shape, placing), lambda _: BEGINS[0])
+    context = Context(facts, replace(shape, layers=layers), settings, sizes, placing, batch)
     names = [*(device.name for device in placing.devices), CPU]
-    schedule(context, placing.devices)
+    schedule(_built(context), placing.devices)
     return all(names[node.backend] == placing.blocks[block] for block, node in context.fused)
+
+
+def is_whole(placing: Placing) -> bool:
+    """Whether one device has every block, with its cache and all its weights: then all attend where they lie."""
+    first = placing.blocks[0] if placing.blocks else CPU
+    alone = first != CPU and set(placing.blocks) == {first} == {placing.output}
+    return alone and placing.kv_offload and not placing.overrides
 
 
 MOST_LAYERS, MOST_EXPERTS, MOST_SLOTS = 512, 256, 256

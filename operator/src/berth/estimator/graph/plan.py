@@ -4,7 +4,9 @@ The planner of ggml-alloc.c: inputs first, then each node in order; the best fit
 result takes an operand's place where the operation allows it; an operand's place is free after its last use.
 """
 
-from berth.estimator.graph.tensor import INPLACE, NONE, Node
+from collections.abc import Sequence
+
+from berth.estimator.graph.tensor import INPLACE, NONE, Node, extent
 from berth.facts.ggml import QUANTISED, row_bytes
 
 
@@ -18,7 +20,7 @@ class Space:
 
     def size(self, node: Node) -> int:
         """Bytes that a node takes here."""
-        nbytes = node.nbytes
+        nbytes = extent(node.kind, node.ne, node.nb)
         if self.alignment == 128 and node.op == "flash_attn":
             return _flash_bytes(node, nbytes)
         if self.alignment == 128 and node.kind in QUANTISED and node.ne[0] % 512:
@@ -72,45 +74,62 @@ def _flash_bytes(node: Node, nbytes: int) -> int:
     return -(-end // 128) * 128
 
 
+State = tuple[tuple[int, int, int], ...]
+
+
+def _state(leafs: Sequence[Node], nodes: Sequence[Node]) -> State:
+    return tuple(
+        (node.where, node.offset, node.size) for node in (*leafs, *nodes) if node.allocated
+    )
+
+
 class Planner:
     """Plans one graph over the buffers of its backends."""
 
     def __init__(self, alignments: list[int]) -> None:
         self.spaces = [Space(alignment) for alignment in alignments]
+        self.states: dict[int, State] = {}
+        """How it stood before each watched node, by the node's identity: what lives, and where."""
 
-    def run(self, leafs: list[Node], nodes: list[Node]) -> list[int]:
+    def run(self, leafs: Sequence[Node], nodes: Sequence[Node]) -> list[int]:
         """The bytes of each backend's buffer."""
         for leaf in leafs:
-            self._allocate(leaf, leaf.backend)
+            if not (leaf.external or leaf.allocated or leaf.base is not None):
+                self._allocate(leaf, leaf.backend)
         self._count(nodes)
-        for node in nodes:
+        for at, node in enumerate(nodes):
+            if node.watched:
+                self.states[id(node)] = _state(leafs, nodes[:at])
             for operand in node.src:
-                self._allocate(operand, node.backend)
-            self._allocate(node, node.backend)
+                if not (operand.allocated or operand.external or operand.base is not None):
+                    self._allocate(operand, node.backend)
+            if not (node.allocated or node.external or node.base is not None):
+                self._allocate(node, node.backend)
             for operand in node.src:
-                self._used(operand)
+                operand.children -= 1
+                if not (operand.children or operand.views or operand.external):
+                    self._done(operand)
         return [space.most for space in self.spaces]
 
-    def _count(self, nodes: list[Node]) -> None:
+    def _count(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             if node.base is not None and node.op != NONE:
                 node.base.views += 1
-            if node.is_input:
+            if node.is_input and not node.allocated:
                 self._allocate(node, node.backend)
             for operand in node.src:
                 operand.children += 1
-                if operand.is_input:
+                if operand.is_input and not operand.allocated:
                     self._allocate(operand, node.backend)
 
     def _allocate(self, node: Node, backend: int) -> None:
-        if node.external or node.allocated or node.base is not None:
-            return
         node.allocated = True
         if node.op in INPLACE and self._reuse(node):
             return
         node.where = backend
         space = self.spaces[backend]
-        node.offset = space.take(space.size(node))
+        node.size = space.size(node)
+        node.offset = space.take(node.size)
 
     def _reuse(self, node: Node) -> bool:
         for operand in node.src:
@@ -129,14 +148,12 @@ class Planner:
         node.where, node.offset = operand.where, operand.offset
         operand.allocated = False
         space = self.spaces[node.where]
-        size, left = space.size(node), space.size(operand)
-        if left > size:
-            space.give(node.offset + size, left - size)
+        node.size = space.size(node)
+        if operand.size > node.size:
+            space.give(node.offset + node.size, operand.size - node.size)
 
-    def _used(self, operand: Node) -> None:
-        operand.children -= 1
-        if operand.children or operand.views:
-            return
+    def _done(self, operand: Node) -> None:
+        """Frees what was used for the last time: the operand, or the base of a view."""
         base = operand.base
         if base is not None:
             base.views -= 1
@@ -148,6 +165,5 @@ class Planner:
     def _free(self, node: Node) -> None:
         if node.is_output:
             return
-        space = self.spaces[node.where]
-        space.give(node.offset, space.size(node))
+        self.spaces[node.where].give(node.offset, node.size)
         node.allocated = False

@@ -43,7 +43,7 @@ def rwkv(c: Context) -> None:
     )
     last = c.shape.layers[-1].number
     first_value: list[Node] = []
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number = layer.number
         x = reshape(x, width, tokens, sequences)
         stored = c.state(layer, "r")

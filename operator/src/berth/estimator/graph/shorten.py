@@ -1,71 +1,124 @@
 """Which blocks can be left out of a graph without changing what it takes?
 
-Blocks repeat. After a few repeats the planner lays each one where the one before it lay, so the middle of a
-long run adds nothing. A run keeps its first and last `KEPT` repeats; the measured cases hold this to the byte.
+Blocks repeat, and a planner that finds at the begin of a block all as it was at the begin of an equal one lays the
+block as it laid that one. So of a run of equal blocks the first ones and the last are laid out; where the planner did
+not stand alike when they began, more of the run is kept, in the end all of it.
 """
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from berth.estimator.placing import Placing
 from berth.estimator.shape import Layer, Shape
 from berth.facts import Facts
 
-KEPT = 3
 GEMMA3N_SPARSE = 10
 """Blocks of gemma3n that are built otherwise than the rest."""
+ROPE_STEP = {"llama4": 4}
+"""Architectures of which every so many blocks one does not rotate."""
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 8)
+BEGINS = (2, 3, 4, 6)
+"""Repeats of a run that are kept before its last one, in the order in which they are tried."""
+WHOLE = 1 << 30
 
+Run = tuple[int, int]
+"""The number of a run's first block, and of how many blocks it is a repeat."""
 Signature = tuple[object, ...]
 
 
-def shortened(facts: Facts, shape: Shape, placing: Placing) -> tuple[Layer, ...]:
-    """The layers without the middle of their longest runs."""
-    layers = list(shape.layers)
-    signs = _signatures(facts, shape, placing)
-    at = 0
-    while at < len(layers):
-        period, repeats = _run(signs, at)
-        if repeats > 2 * KEPT:
-            gone = (repeats - 2 * KEPT) * period
-            begin = at + KEPT * period
-            del layers[begin : begin + gone], signs[begin : begin + gone]
-            at += 2 * KEPT * period
-        else:
-            at += 1
-    return tuple(layers)
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A run of which the middle was left out, and the numbers of the blocks with which its kept repeats begin."""
+
+    run: Run
+    begins: tuple[int, ...]
+    even: bool
+    """Whether an even number of repeats was left out."""
+
+    def is_steady(self, state: Callable[[int], object]) -> bool:
+        """Whether the planner stands at the last repeat as it would have with the middle: repeats begin alike, or
+        every other one does. ``state`` is how it stood at the begin of a block.
+        """
+        *_, before, one, last = (state(number) for number in self.begins)
+        if one in (last, before):
+            return True
+        return self.even and last == before
 
 
-def _run(signs: list[Signature], at: int) -> tuple[int, int]:
-    """The period at a place that repeats over most blocks, and how often; the shortest of equal ones."""
-    best = (1, 1)
+def first_begin(run: Run, *, devices: bool) -> int:
+    """How many repeats are kept at first: a run at the model's begin takes more of them to become steady."""
+    return BEGINS[0] if run[0] else BEGINS[2] if devices else BEGINS[1]
+
+
+def longer(begin: int) -> int:
+    """The next number of repeats to try."""
+    return next((more for more in BEGINS if more > begin), WHOLE)
+
+
+def shortened(
+    layers: Sequence[Layer], signs: Sequence[int], begin_of: Callable[[Run], int]
+) -> tuple[tuple[Layer, ...], tuple[Cut, ...]]:
+    """The layers without the middle of their runs, short periods first, and what was cut."""
+    left, marks, cuts = list(layers), list(signs), list[Cut]()
     for period in PERIODS:
-        end = at + period
-        while end < len(signs) and signs[end] == signs[end - period]:
-            end += 1
-        repeats = (end - at) // period
-        if repeats * period > best[0] * best[1] and repeats > 2 * KEPT:
-            best = (period, repeats)
-    return best
+        at = 0
+        while at < len(left):
+            run = (left[at].number, period)
+            begin, repeats = begin_of(run), _repeats(marks, at, period)
+            gone = repeats - begin - 1
+            if begin == BEGINS[-1]:
+                gone -= gone % 2
+            if gone * period < 2:
+                at += 1
+                continue
+            first = at + (repeats - 1 - gone) * period
+            kept = left[at:first:period]
+            del left[first : first + gone * period], marks[first : first + gone * period]
+            numbers = tuple(layer.number for layer in (*kept, left[first]))
+            cuts.append(Cut(run, numbers, gone % 2 == 0))
+            at = first + period
+    there = {layer.number for layer in left}
+    return tuple(left), tuple(cut for cut in cuts if there.issuperset(cut.begins))
 
 
-def _signatures(facts: Facts, shape: Shape, placing: Placing) -> list[Signature]:
-    """What a block looks like to the planner: its layer, its tensors and where they lie."""
+def _repeats(signs: list[int], at: int, period: int) -> int:
+    """How often the blocks of a period are there one after another."""
+    end = at + period
+    while end < len(signs) and signs[end] == signs[end - period]:
+        end += 1
+    return (end - at) // period
+
+
+def signatures(facts: Facts, shape: Shape, placing: Placing) -> list[int]:
+    """What each block looks like to the planner: a number for each kind of layer, tensors and places."""
     parts: list[list[object]] = [[] for _ in range(shape.blocks)]
-    with_kinds = bool(placing.devices)
+    devices = bool(placing.devices)
+    marks: dict[tuple[object, ...], int] = {}
     for group in facts.tensors:
-        mark = (group.name, group.shape, group.kind) if with_kinds else (group.name, group.shape)
-        owners = bool(placing.overrides) and with_kinds
-        for block in group.block_numbers():
-            if block < len(parts):
-                parts[block].append(
-                    (mark, placing.override(group.named(block))) if owners else mark
-                )
-    if shape.architecture == "gemma3n":
-        for layer in shape.layers[:GEMMA3N_SPARSE]:
-            parts[layer.number].append("sparse")
-    return [_signature(layer, parts[layer.number], placing) for layer in shape.layers]
+        kind = (group.name, group.shape, group.kind if devices else "")
+        mark = marks.setdefault(kind, len(marks))
+        for start, stop in group.blocks:
+            for part in parts[start:stop]:
+                part.append(mark)
+        if placing.overrides and devices:
+            for block in group.block_numbers():
+                if block < len(parts):
+                    parts[block].append(placing.override(group.named(block)))
+    seen: dict[Signature, int] = {}
+    found = []
+    for layer, odd in zip(shape.layers, _odd(facts, len(shape.layers)), strict=True):
+        at = layer.number
+        sign = (layer.alike, placing.blocks[at], placing.cache(at), odd, *parts[at])
+        found.append(seen.setdefault(sign, len(seen)))
+    return found
 
 
-def _signature(layer: Layer, parts: list[object], placing: Placing) -> Signature:
-    return (
-        layer.heads, layer.kv_heads, layer.key, layer.value, layer.window, layer.attends, layer.keeps,
-        layer.recurrent, layer.feed_forward, placing.blocks[layer.number], placing.cache(layer.number), *parts,
-    )  # fmt: skip
+def _odd(facts: Facts, count: int) -> list[bool]:
+    """What the engine's code makes of a block's number alone."""
+    step = ROPE_STEP.get(facts.architecture)
+    if step:
+        return [(number + 1) % step == 0 for number in range(count)]
+    first = facts.integer("n_deepstack_layers") or 0
+    if facts.architecture == "gemma3n":
+        first = GEMMA3N_SPARSE
+    return [number < first for number in range(count)]

@@ -27,7 +27,7 @@ def latent(c: Context) -> None:
     x = b.embed(c)
     last = c.shape.layers[-1].number
     habit = Habit(norm_weights=bool(c.facts.hparams.get("expert_weights_norm")))
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         residual, number = x, layer.number
         cur = _latent_attention(c, layer, b.norm(x, c.weight("attn_norm", number)))
         if number == last:
@@ -104,7 +104,7 @@ def gemma4(c: Context) -> None:
     extra = (
         per_layer(c, x, width) if width and c.weight("per_layer_token_embd") is not None else None
     )
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         x = _gemma4_block(c, layer, x, extra, width)
     finish(c, Habit(last_inside=False, keep_hidden=True), x)
 
@@ -194,7 +194,7 @@ def encoder(c: Context) -> None:
         x = like("add", get_rows(table, b.positions(c)), x)
     x = b.norm(x, c.weight("token_embd_norm"), c.weight("token_embd_norm", -1, "bias"), kind="norm")
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         x = _encoder_block(c, layer, x, last=layer.number == last)
     x.is_output = True
     c.expand(x)

@@ -13,6 +13,8 @@ from berth.estimator.settings import CPU, CPU_REPACK, Device
 
 OFFLOAD_ROWS = 32
 """From so many rows on a CUDA device takes over products with weights of the host."""
+UNDRAWN = frozenset({"rope", "flash_attn", *VIEW_OPS})
+"""Operations that no weight draws to its device; views have none."""
 COPIES = 4
 """Copies of each input in pipeline mode."""
 
@@ -29,7 +31,9 @@ class Split:
 def schedule(context: Context, devices: Sequence[Device]) -> tuple[list[Node], list[Node]]:
     """Leafs and nodes in the order in which they are planned, copies included, each with its backend."""
     if not devices:
-        for node in (*context.leafs, *context.nodes):
+        for node in context.leafs:
+            node.backend = 0
+        for node in context.nodes:
             node.backend = 0
         return context.leafs, context.nodes
     return _Scheduler(context, devices).run()
@@ -64,29 +68,28 @@ class _Scheduler:
         base = node.base or node
         return self.names.get(base.owner, self.host) if base.external else None
 
-    def _pin(self, node: Node) -> int | None:
-        """Where the engine itself puts a node: norms with their block, for small batches or full offload."""
-        if id(node) in self.context.forced:
-            return self.host
+    def _assign_known(self) -> None:
+        for leaf in self.context.leafs:
+            leaf.backend = self.names.get(leaf.owner, self.host) if leaf.external else self.host
+        forced, pins = self.context.forced, self._pins()
+        for node in self.context.nodes:
+            base = node.base
+            if base is not None and base.external:
+                node.backend = self.names.get(base.owner, self.host)
+            elif id(node) in forced:
+                node.backend = self.host
+            elif node.pin >= 0 and pins is not None:
+                node.backend = pins[node.pin]
+            elif node.op not in UNDRAWN:
+                self._follow_weight(node)
+
+    def _pins(self) -> list[int] | None:
+        """Where the engine itself puts norms: with their block, for small batches or full offload; else None."""
         blocks = self.context.placing.blocks
         full = CPU not in blocks and self.context.placing.output != CPU
-        if node.pin < 0 or not (full or self.context.batch.rows < OFFLOAD_ROWS):
+        if not full and self.context.batch.rows >= OFFLOAD_ROWS:
             return None
-        return self.names[blocks[node.pin]]
-
-    def _assign_known(self) -> None:
-        for node in (*self.context.leafs, *self.context.nodes):
-            pinned = self._pin(node)
-            if pinned is not None:
-                node.backend = pinned
-                continue
-            owner = self._owner(node)
-            if owner is not None:
-                node.backend = owner
-            elif node.is_input:
-                node.backend = self.host
-            elif node.op not in {"rope", "flash_attn"}:
-                self._follow_weight(node)
+        return [self.names[owner] for owner in blocks]
 
     def _follow_weight(self, node: Node) -> None:
         for operand in node.src:
@@ -168,16 +171,17 @@ class _Scheduler:
         )
 
     def _copy_operands(self, split: Split, node: Node, count: int) -> None:
+        backend = split.backend
         for at, operand in enumerate(node.src):
-            if operand.backend == split.backend or self._reaches(operand, split.backend):
+            if operand.backend == backend or self._reaches(operand, backend):
                 continue
-            key = (id(operand), split.backend)
+            key = (id(operand), backend)
             if key not in self.copies:
                 self.copies[key] = [
-                    _copy_of(operand, split.backend, kept=count > 1) for _ in range(count)
+                    _copy_of(operand, backend, kept=count > 1) for _ in range(count)
                 ]
                 split.inputs.append(operand)
-            node.src[at] = self.copies[key][0]
+            node.src = (*node.src[:at], self.copies[key][0], *node.src[at + 1 :])
 
     def _order(self, splits: list[Split], count: int) -> tuple[list[Node], list[Node]]:
         nodes: list[Node] = []

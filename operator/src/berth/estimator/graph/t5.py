@@ -17,7 +17,7 @@ def decoder(c: Context) -> None:
     if table is None:
         raise NoGraph("attn_rel_b")
     last = c.shape.layers[-1].number
-    for layer in c.shape.layers:
+    for layer in c.blocks():
         number = layer.number
         cur = _self(c, layer, _norm(c, x, "attn_norm", number), table, distances)
         middle = like("add", cur, x)
@@ -26,7 +26,7 @@ def decoder(c: Context) -> None:
             cur, middle = b.last_rows(c, cur, middle)
         fed = like("add", cur, middle)
         x = like("add", _feed(c, number, _norm(c, fed, "ffn_norm", number)), fed)
-    c.held["output_norm.weight", -1] = c.named("dec.output_norm.weight")
+    c.groups["output_norm.weight"] = c.groups.get("dec.output_norm.weight", [])
     finish(c, Habit(), x)
 
 

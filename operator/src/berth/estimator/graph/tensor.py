@@ -3,6 +3,9 @@
 Shapes are ggml's: four dimensions, the row first; strides in bytes. A view shares the memory of its base.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from berth.facts.ggml import BY_NAME
 
 NONE, VIEW_OPS = "none", frozenset({"reshape", "view", "permute", "transpose", "none"})
@@ -31,38 +34,39 @@ Dims = tuple[int, int, int, int]
 
 
 class Node:
-    """One tensor: its layout, the operation that makes it and the operands."""
+    """One tensor: its layout, the operation that makes it and the operands.
 
-    __slots__ = (
-        "allocated",
-        "backend",
-        "base",
-        "block",
-        "children",
-        "external",
-        "is_input",
-        "is_output",
-        "kind",
-        "name",
-        "nb",
-        "ne",
-        "offset",
-        "op",
-        "owner",
-        "pin",
-        "seen",
-        "src",
-        "views",
-        "weight",
-        "where",
-    )
+    Few of its fields are set on a node; the rest are read from the class until a pass writes them.
+    """
+
+    external = False
+    """Its memory is there already: a weight, or a part of the cache."""
+    weight = False
+    is_input = False
+    is_output = False
+    owner = ""
+    name = ""
+    block = -1
+    pin = -1
+    """The block to whose device the engine holds it; -1 for none."""
+    seen = False
+    watched = False
+    """Whether the planner is to note how it stands before this node."""
+    backend = -1
+    children = 0
+    views = 0
+    allocated = False
+    where = 0
+    offset = 0
+    size = 0
+    """Bytes of its place, as its buffer rounds."""
 
     def __init__(
         self,
         kind: str,
         ne: Dims,
         op: str = NONE,
-        src: "tuple[Node, ...]" = (),
+        src: "Sequence[Node]" = (),
         nb: Dims | None = None,
         base: "Node | None" = None,
     ) -> None:
@@ -70,23 +74,8 @@ class Node:
         self.ne = ne
         self.nb = nb or strides(kind, ne)
         self.op = op
-        self.src = list(src)
+        self.src = src
         self.base: Node | None = None if base is None else base.base or base
-        self.external = False
-        self.weight = False
-        self.is_input = False
-        self.is_output = False
-        self.owner = ""
-        self.name = ""
-        self.block = -1
-        self.pin = -1
-        self.seen = False
-        self.backend = -1
-        self.children = 0
-        self.views = 0
-        self.allocated = False
-        self.where = 0
-        self.offset = 0
 
     @property
     def elements(self) -> int:
@@ -97,26 +86,33 @@ class Node:
     @property
     def nbytes(self) -> int:
         """Bytes from its first to its last element."""
-        ne, nb = self.ne, self.nb
-        if self.elements == 0:
-            return 0
-        block = BY_NAME[self.kind].block
-        first = nb[0] if block == 1 else 0
-        total = ne[0] * nb[0] // block if block > 1 else nb[0] + (ne[0] - 1) * first
-        return total + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
+        return extent(self.kind, self.ne, self.nb)
 
     @property
     def contiguous(self) -> bool:
         """Whether its elements lie one after another (dimensions of one element do not count)."""
         expected = strides(self.kind, self.ne)
-        return all(self.ne[at] == 1 or self.nb[at] == expected[at] for at in range(4))
+        return self.nb == expected or all(
+            self.ne[at] == 1 or self.nb[at] == expected[at] for at in range(4)
+        )
 
 
+@lru_cache(maxsize=1 << 14)
 def strides(kind: str, ne: Dims) -> Dims:
     """Strides of a tensor whose elements lie one after another."""
     found = BY_NAME[kind]
     row = found.size * (ne[0] // found.block)
     return (found.size, row, row * ne[1], row * ne[1] * ne[2])
+
+
+@lru_cache(maxsize=1 << 14)
+def extent(kind: str, ne: Dims, nb: Dims) -> int:
+    """Bytes from a tensor's first to its last element."""
+    if not (ne[0] and ne[1] and ne[2] and ne[3]):
+        return 0
+    block = BY_NAME[kind].block
+    row = ne[0] * nb[0] // block if block > 1 else ne[0] * nb[0]
+    return row + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
 
 def row_size(kind: str, elements: int) -> int:
@@ -125,15 +121,19 @@ def row_size(kind: str, elements: int) -> int:
     return found.size * elements // found.block
 
 
+_ONES = (1, 1, 1, 1)
+
+
 def dims(*ne: int) -> Dims:
     """Four dimensions, those not given are one."""
-    full = (*ne, 1, 1, 1, 1)
-    return (full[0], full[1], full[2], full[3])
+    return (ne + _ONES)[:4]  # type: ignore[return-value]
 
 
 def like(op: str, a: Node, *others: Node | None) -> Node:
     """A tensor with the shape of ``a``, of ``a`` and others; a rope's or a softmax's optional operands too."""
-    return Node(a.kind, a.ne, op, (a, *(one for one in others if one is not None)))
+    if not others:
+        return Node(a.kind, a.ne, op, (a,))
+    return Node(a.kind, a.ne, op, (a, *[one for one in others if one is not None]))
 
 
 def mul_mat(weight: Node, x: Node) -> Node:
@@ -164,8 +164,8 @@ def copy_into(source: Node, target: Node) -> Node:
 
 def cast(a: Node, kind: str) -> Node:
     """A copy of another type; it is its own second operand."""
-    made = Node(kind, a.ne, "cpy", (a,))
-    made.src.append(made)
+    made = Node(kind, a.ne, "cpy")
+    made.src = (a, made)
     return made
 
 
@@ -182,12 +182,11 @@ def reshape(a: Node, *ne: int) -> Node:
 def view(a: Node, ne: tuple[int, ...], nb: tuple[int, ...] = ()) -> Node:
     """A part of the same memory; ``nb`` are the strides of the second and further dimensions."""
     full = dims(*ne)
-    own = list(strides(a.kind, full))
-    for at, stride in enumerate(nb):
-        own[at + 1] = stride
-    for at in range(len(nb) + 1, 4):
-        own[at] = own[at - 1] * full[at - 1]
-    return Node(a.kind, full, "view", (a,), (own[0], own[1], own[2], own[3]), a)
+    first, row, *_ = strides(a.kind, full)
+    second = nb[0] if nb else row
+    third = nb[1] if len(nb) > 1 else second * full[1]
+    last = nb[2] if len(nb) > 2 else third * full[2]
+    return Node(a.kind, full, "view", (a,), (first, second, third, last), a)
 
 
 def permute(a: Node, *order: int) -> Node:
