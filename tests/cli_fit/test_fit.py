@@ -1,6 +1,8 @@
 """What ``berth fit`` says, to people and to programs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +121,82 @@ def test_a_safetensors_folder_is_priced_for_vllm(tmp_path: Path) -> None:
         (["MODEL", "--set", "parallel"], "is not KEY=VALUE"),
         (["MODEL", "--set", "parallel=-1"], "parallel"),
         (["MODEL", "MODEL"], "2 of them are models"),
+        (["MODEL", "--", "-ctk", "q4_k"], "'q4_k' is no cache type"),
+        (["MODEL", "--", "-ot", "(=CPU"], "is no pattern"),
+        (["MODEL", "--", "-ot", "ffn=CUDA0"], "there are CPU"),
+        (["MODEL", "--", "-b", "0"], "the least is 1"),
+        (["MODEL", "--", "-c", "-5"], "the least is 0"),
+        (["MODEL", "--", "-sm", "sideways"], "none, layer, row or tensor"),
+        (["MODEL", "--", "-c"], "-c needs a value"),
+        (["MODEL", "--", "--mmproj", "MODEL"], "of the kind model"),
+        (["MODEL", "--gpus", "1xlots"], "not a quantity"),
+        (["MODEL", "--memory", "lots"], "not a quantity"),
+        (["MODEL", "--profile", "/no/such.yaml"], "No such file"),
+        (["MODEL", "--set", "kvCacheType.k.z=3"], "kvCacheType"),
+        (["hf://nothing"], "hf://OWNER/NAME"),
+        ([""], "names nothing"),
+        ([], "name a file or -m FILE"),
     ],
 )
 def test_errors_say_what_and_what_to_do(model: str, words: list[str], said: str) -> None:
     found = run(*(model if word == "MODEL" else word for word in words))
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     assert said in found.output
     assert "To mend it" in found.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        pytest.param("empty.gguf", b"", "InvalidGGUF", id="an empty file"),
+        pytest.param("text.gguf", b"hello, this is a text and nothing more", "InvalidGGUF", id="a text"),
+        pytest.param("cut.gguf", gguf(llama(), weights())[:300], "InvalidGGUF", id="a cut file"),
+        pytest.param("m-00001-of-00002.gguf", gguf(llama(), weights()), "MissingShard", id="half a set"),
+        pytest.param("notes.txt", b"hello", "InvalidHeader", id="no model's name"),
+    ],
+)  # fmt: skip
+def test_what_is_no_model_is_an_error_in_json_too(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = run(str(tmp_path / name), "--json")
+    assert found.exit_code == 2
+    assert said in json.loads(found.output)["error"]["wrong"]
+
+
+def test_a_folder_without_a_model_and_an_option_that_is_none(tmp_path: Path) -> None:
+    for words in ([str(tmp_path)], [str(tmp_path), "--no-such-option"]):
+        found = run(*words, "--json")
+        assert (found.exit_code, set(json.loads(found.output))) == (2, {"error"})
+
+
+def test_flags_that_are_not_known_are_named_and_others_are_read(model: str) -> None:
+    row = priced(
+        model, "--json", "--", "--host", "::", "--no-such", "--temp=1", "--odd", "5", "-c", "512", "-np", "1", "-cram", "0"
+    )  # fmt: skip
+    assert row["notes"] == ["not known here, and priced as if it moved no byte: --no-such, --odd"]
+    assert row["buffers"]["CPU"]["context"] == 2 * 2 * 2 * 16 * 512 * 2
+
+
+def test_the_model_may_be_named_in_the_command_line(model: str) -> None:
+    words = ("-c", "512", "-np", "1")
+    named = priced("--json", "--", "llama-server", "-m", model, *words)
+    assert named == priced(model, "--json", "--", *words)
+
+
+def test_devices_have_the_rules_of_those_that_are_named(model: str) -> None:
+    remote = priced(model, "--gpus", "1", "--json", "--", "-dev", "RPC0", "-c", "512", "-np", "1")
+    assert remote == priced(model, "--gpus", "1:rpc", "--json", "--", "-c", "512", "-np", "1")
+    assert "CPU_REPACK" not in priced(model, "--gpus", "1", "--json", "--")["buffers"]
+
+
+def test_what_the_engine_refuses_is_a_note(model: str) -> None:
+    row = priced(model, "--json", "--", "-fa", "off", "-ctv", "q8_0")
+    assert "refused by the engine: a quantised V cache needs flash attention" in row["notes"]
+
+
+def test_a_pasted_line_needs_neither_a_client_nor_the_api_nor_yaml() -> None:
+    heavy = "{'httpx', 'pydantic', 'yaml', 'kr8s', 'kubernetes'}"
+    code = f"import sys, berth.cli.fit; print({heavy} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"

@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
-from pydantic import ValidationError
 
-from berth.api.profile import ProfileFields
 from berth.cli.errors import CommandError
+from berth.cli.fit_source import DEFAULT_ENDPOINT, read_facts, read_kind
 from berth.cli.fit_vllm import report, settings_of
 from berth.estimator import Device, Estimate, Host, Settings
 from berth.facts import Facts
-from berth.headers import HeaderError, HeaderRequest, HubSource, PathSource, UrlSource
-from berth.headers.read import read_source
-from berth.headers.request import DEFAULT_ENDPOINT
 from berth.runtimes.llamacpp import LlamaCpp
 from berth.runtimes.llamacpp_flags import CommandLine, parse
 from berth.units import parse_quantity, show_bytes
 
-_HUB = re.compile(r"^hf://(?P<repo>[^@/]+/[^@/]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?$")
 _GPUS = re.compile(r"^(?P<count>\d+)(x(?P<size>[^x:]+))?(:(?P<rules>cuda|rpc))?$")
 MAX_CONTEXT = 1 << 24
+MAX_GPUS = 256
+USAGE = 2
+"""The exit code when there is nothing to print: a source or a flag is wrong."""
 RUNTIME = LlamaCpp()
 
 
@@ -35,7 +32,13 @@ class FitCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         ctx.obj = args[at + 1 :] if at < len(args) else None
-        return super().parse_args(ctx, args[:at])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except click.UsageError as err:
+            if "--json" not in args[:at]:
+                raise
+            _say("read the options", err.format_message(), "see --help")
+            ctx.exit(USAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Subject:
     adapters: tuple[Facts, ...]
     draft: Facts | None
     host: Host
+    unread: tuple[str, ...] = ()
+    """Flags of the command line that are not known here."""
 
     def estimate(self, settings: Settings) -> Estimate:
         """The estimate with these settings."""
@@ -64,7 +69,7 @@ class Subject:
 
 
 @click.command(cls=FitCommand, epilog="After --: a llama-server command line, priced as it stands.")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, metavar="[SOURCE...]")
 @click.option(
     "--profile", "profile_file", metavar="FILE", help="A Profile (YAML) to take settings from."
 )
@@ -97,23 +102,42 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     SOURCE is a file, a folder of safetensors, an URL or hf://repo[@revision][/file]; a projector or an
     adapter beside a model is priced with it.
     """
-    if re.match(r"^0*$", options["gpus"]) is None and _GPUS.match(options["gpus"]) is None:
-        raise CommandError(
-            "read --gpus", wrong=f"{options['gpus']!r} is not N[xSIZE]", todo="write e.g. 2x24GiB"
-        )
-    read = [_read(source, options) for source in options["sources"]]
+    try:
+        _fit(ctx, options)
+    except CommandError as err:
+        if not options["as_json"]:
+            err.show()
+        else:
+            _say(err.attempted, err.wrong, err.todo)
+        ctx.exit(USAGE)
+
+
+def _say(attempted: str, wrong: str, todo: str) -> None:
+    """An error as JSON."""
+    said = {"attempted": attempted, "wrong": wrong, "todo": todo}
+    click.echo(json.dumps({"error": said}, indent=2))
+
+
+def _fit(ctx: click.Context, options: dict[str, Any]) -> None:
+    sources = options["sources"] or _named_model(ctx.obj)
+    if not sources:
+        raise CommandError("read the sources", wrong="there is none", todo="name a file or -m FILE")
+    read = [read_facts(source, options) for source in sources]
     tensors = next((facts for facts in read if facts.format == "safetensors"), None)
     if tensors is not None:
         click.echo(_vllm(tensors, options, ctx.obj))
         return
-    subject = _subject(read, options, ctx.obj)
+    line = _command_line(ctx.obj) if ctx.obj is not None else None
+    devices = _devices(options["gpus"], line)
+    subject = _subject(read, options, line, devices)
     try:
         found = subject.estimate(subject.settings)
     except ValueError as err:
         raise CommandError(
             "price the settings", wrong=str(err), todo="correct the flag or the field"
         ) from err
-    found = replace(found, notes=(*found.notes, *_too_small(subject, found)))
+    notes = (*found.notes, *_unread(subject), *_too_small(subject, found))
+    found = replace(found, notes=notes)
     largest = _largest(subject, options["memory"]) if options["memory"] else None
     if options["as_json"]:
         row = found.to_json() | ({"largestContext": largest} if largest is not None else {})
@@ -123,14 +147,24 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         click.echo(_words(subject, found, largest, options["memory"]))
 
 
+def _named_model(words: Sequence[str] | None) -> list[str]:
+    """The model that a command line names."""
+    model = _command_line(words).model if words else None
+    return [model] if model else []
+
+
 def _vllm(facts: Facts, options: dict[str, Any], words: Sequence[str] | None) -> str:
     cards = _devices(options["gpus"], None)
     settings = settings_of(facts, words, _profile_row(options), len(cards))
     return report(facts, settings, card=cards[0].memory if cards else 0, as_json=options["as_json"])
 
 
-def _subject(read: list[Facts], options: dict[str, Any], words: Sequence[str] | None) -> Subject:
-    line = _command_line(words) if words is not None else None
+def _subject(
+    read: list[Facts],
+    options: dict[str, Any],
+    line: CommandLine | None,
+    devices: tuple[Device, ...],
+) -> Subject:
     models = [facts for facts in read if facts.kind == "model"]
     projectors = [facts for facts in read if facts.kind == "mmproj"]
     adapters = [facts for facts in read if facts.kind == "adapter"]
@@ -139,16 +173,17 @@ def _subject(read: list[Facts], options: dict[str, Any], words: Sequence[str] | 
             "read the sources", wrong=f"{len(models)} of them are models", todo="name one model"
         )
     if line is not None:
-        projectors += [_read(line.projector, options)] if line.projector else []
-        adapters += [_read(path, options) for path in line.adapters]
+        projectors += [read_kind(line.projector, "mmproj", options)] if line.projector else []
+        adapters += [read_kind(path, "adapter", options) for path in line.adapters]
     return Subject(
         facts=models[0],
         settings=line.settings if line is not None else _profile_settings(models[0], options),
-        devices=_devices(options["gpus"], line),
+        devices=devices,
         projector=projectors[0] if projectors else None,
         adapters=tuple(adapters),
-        draft=_read(line.draft, options) if line is not None and line.draft else None,
+        draft=read_kind(line.draft, "model", options) if line is not None and line.draft else None,
         host=Host(options["cpu"]),
+        unread=line.unknown if line is not None else (),
     )
 
 
@@ -161,49 +196,40 @@ def _command_line(words: Sequence[str]) -> CommandLine:
         ) from err
 
 
-def _read(source: str, options: dict[str, Any]) -> Facts:
-    match = _HUB.match(source)
-    if match is not None:
-        files = (match["file"],) if match["file"] else ()
-        request = HeaderRequest(HubSource(match["repo"], match["revision"] or "main", files))
-    elif re.match(r"^https?://", source):
-        request = HeaderRequest(UrlSource(source))
-    else:
-        request = HeaderRequest(PathSource(source))
-    # The command line is its user's own: any address may be reached, with that user's own token.
-    everywhere = ("0.0.0.0/0", "::/0")
-    try:
-        return read_source(
-            replace(request, endpoint=options["endpoint"], token=options["token"], allow=everywhere)
-        ).facts
-    except HeaderError as err:
-        raise CommandError(
-            f"read {source}", wrong=f"{err.reason}: {err.message}", todo="check the source"
-        ) from err
-
-
 def _profile_row(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of the profile's file, with those of ``--set`` over them."""
-    row: dict[str, Any] = {}
-    if options["profile_file"]:
-        loaded = yaml.safe_load(Path(options["profile_file"]).read_text(encoding="utf-8")) or {}
-        row = dict(loaded.get("spec") or loaded)
-    for pair in options["sets"]:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise CommandError(
-                "read --set", wrong=f"{pair!r} is not KEY=VALUE", todo="write e.g. parallel=2"
-            )
-        inner = row
-        *parents, last = key.split(".")
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = yaml.safe_load(value)
+    # Only here: a pasted command line needs no YAML.
+    import yaml
+
+    try:
+        row: dict[str, Any] = {}
+        if options["profile_file"]:
+            loaded = yaml.safe_load(Path(options["profile_file"]).read_text(encoding="utf-8")) or {}
+            row = dict(loaded.get("spec") or loaded)
+        for pair in options["sets"]:
+            key, separator, value = pair.partition("=")
+            if not separator:
+                raise CommandError(
+                    "read --set", wrong=f"{pair!r} is not KEY=VALUE", todo="write e.g. parallel=2"
+                )
+            _put(row, key.split("."), yaml.safe_load(value))
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as err:
+        raise CommandError("read the profile", wrong=str(err), todo="correct the field") from err
     return row
+
+
+def _put(row: dict[str, Any], path: list[str], value: Any) -> None:
+    for parent in path[:-1]:
+        row = row.setdefault(parent, {})
+    row[path[-1]] = value
 
 
 def _profile_settings(facts: Facts, options: dict[str, Any]) -> Settings:
     """The settings that Berth would start the model with under this profile."""
+    from pydantic import ValidationError
+
+    from berth.api.profile import ProfileFields
+
     try:
         return RUNTIME.settings(facts, ProfileFields.model_validate(_profile_row(options)))
     except (ValidationError, ValueError) as err:
@@ -216,14 +242,23 @@ def _devices(text: str, line: CommandLine | None) -> tuple[Device, ...]:
     A command line that names devices where none are given is believed.
     """
     match = _GPUS.match(text)
-    assert match is not None
-    size = parse_quantity(match["size"]) if match["size"] else 0
+    if match is None or int(match["count"]) > MAX_GPUS:
+        raise CommandError("read --gpus", wrong=f"{text!r} is not N[xSIZE]", todo="write 2x24GiB")
+    size = _quantity("--gpus", match["size"]) if match["size"] else 0
     rules = [match["rules"] or "cuda"] * int(match["count"])
     if line is not None:
         rules += ["rpc"] * len(line.rpc)
         if line.devices is not None:
-            rules = rules[: len(line.devices)] or [_rules_of(name) for name in line.devices]
+            count = len(line.devices) if not rules else min(len(line.devices), len(rules))
+            rules = [match["rules"] or _rules_of(name) for name in line.devices[:count]]
     return tuple(Device(f"GPU{number}", size, kind) for number, kind in enumerate(rules))
+
+
+def _quantity(option: str, text: str) -> int:
+    try:
+        return parse_quantity(text)
+    except ValueError as err:
+        raise CommandError(f"read {option}", wrong=str(err), todo="write e.g. 24GiB") from err
 
 
 def _rules_of(name: str) -> str:
@@ -232,7 +267,7 @@ def _rules_of(name: str) -> str:
 
 def _largest(subject: Subject, memory: str) -> int:
     """The most tokens a request (in steps of 256) with which the model fits in ``memory``; 0 where none does."""
-    room, slots = parse_quantity(memory), subject.settings.slots
+    room, slots = _quantity("--memory", memory), subject.settings.slots
 
     def fits(steps: int) -> bool:
         found = subject.estimate(replace(subject.settings, context=steps * 256 * slots))
@@ -244,6 +279,12 @@ def _largest(subject: Subject, memory: str) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low * 256
+
+
+def _unread(subject: Subject) -> list[str]:
+    """What of the command line was not understood."""
+    names = ", ".join(dict.fromkeys(subject.unread))
+    return [f"not known here, and priced as if it moved no byte: {names}"] if names else []
 
 
 def _too_small(subject: Subject, found: Estimate) -> list[str]:

@@ -12,6 +12,8 @@ from berth.estimator.settings import Settings, round_up
 from berth.estimator.shape import Layer, Shape
 from berth.facts.ggml import BY_NAME, QUANTISED, row_bytes
 
+CACHE_KINDS = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1"})
+"""Types that keys and values may have."""
 CUDA_ROW = 512
 """CUDA rounds the row of a quantised tensor up to so many elements, once per tensor."""
 

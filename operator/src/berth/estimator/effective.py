@@ -47,8 +47,8 @@ def effective(shape: Shape, settings: Settings) -> Effective:
     asked = _context(shape, settings)
     batch = min(settings.batch, asked) if shape.causal else settings.batch
     if settings.embeddings:
-        batch = min(batch, settings.ubatch)
-    ubatch = min(batch, settings.ubatch)
+        batch = min(batch, settings.ubatch or batch)
+    ubatch = min(batch, settings.ubatch or batch)
     context = round_up(asked, CELL_STEP)
     unified = settings.unified
     cells = context if unified else round_up(context // slots, CELL_STEP)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from berth.estimator import architectures as arch
-from berth.estimator.cache import CacheBytes, cache_kind, per_device
+from berth.estimator.cache import CACHE_KINDS, CacheBytes, cache_kind, per_device
 from berth.estimator.compute import compute_buffers
 from berth.estimator.effective import CELL_STEP, UNFUSED, Effective, effective
 from berth.estimator.extras import (
@@ -16,7 +16,13 @@ from berth.estimator.extras import (
     prompt_cache,
 )
 from berth.estimator.graph.context import NoGraph
-from berth.estimator.graph.layout import HOST_ALIGNMENT, attention_fuses, is_whole, known
+from berth.estimator.graph.layout import (
+    HOST_ALIGNMENT,
+    MOST_SLOTS,
+    attention_fuses,
+    is_whole,
+    known,
+)
 from berth.estimator.placing import Placing, place
 from berth.estimator.projector import projector_bytes
 from berth.estimator.result import Buffers, Estimate, HostNeeds, Kinds
@@ -136,10 +142,8 @@ def _window_cache(shape: Shape, settings: Settings, sizes: Effective) -> int:
 
 def _check_kinds(settings: Settings) -> None:
     for kind in (settings.cache_type_k, settings.cache_type_v):
-        try:
-            cache_kind(kind)
-        except KeyError as err:
-            raise ValueError(f"{kind!r} is no cache type") from err
+        if kind.upper() not in CACHE_KINDS:
+            raise ValueError(f"{kind!r} is no cache type")
 
 
 def _owners(placing: Placing, weights: Mapping[str, int]) -> list[str]:
@@ -320,6 +324,8 @@ def _refusals(main: _Priced) -> list[str]:
     settings, sizes = main.settings, main.sizes
     kinds = [cache_kind(kind) for kind in (settings.cache_type_k, settings.cache_type_v)]
     found = []
+    if sizes.slots > MOST_SLOTS:
+        found.append(f"{sizes.slots} slots are more than the {MOST_SLOTS} that there can be")
     if main.shape.mla and kinds[0] != kinds[1]:
         found.append(
             "this model keeps keys and values in one cache, so both cache types must be equal"

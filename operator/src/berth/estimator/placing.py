@@ -18,6 +18,9 @@ DENSE = r"blk\.{}\.ffn_(up|down|gate|gate_up)\."
 """Tensors that ``--n-cpu-ffn`` keeps on the host."""
 
 
+_DEVICE = re.compile(r"^[A-Za-z]+(\d+)(\[.*\])?$")
+
+
 @dataclass(frozen=True, slots=True)
 class Placing:
     """Where things lie: the owner of each block and of the output, and the overrides by tensor name."""
@@ -57,7 +60,7 @@ def place(blocks: int, settings: Settings, devices: Sequence[Device]) -> Placing
         devices=tuple(chosen),
         blocks=tuple(owner(number) for number in range(blocks)),
         output=owner(blocks),
-        overrides=tuple(_overrides(settings)),
+        overrides=tuple(_overrides(settings, chosen)),
         kv_offload=settings.kv_offload,
     )
 
@@ -98,15 +101,33 @@ def _shares(settings: Settings, devices: Sequence[Device]) -> list[float]:
     return shares
 
 
-def _overrides(settings: Settings) -> list[tuple[str, str]]:
+def _buffer(name: str, devices: Sequence[Device]) -> str:
+    """A buffer as it is named here: CUDA0, ROCm0, Vulkan0 … are GPU0; pinned host buffers are the host's."""
+    if name.upper().startswith("CPU") or name.upper().endswith("_HOST"):
+        return CPU
+    match = _DEVICE.match(name)
+    found = f"GPU{match[1]}" if match else name
+    if found not in {device.name for device in devices}:
+        known = ", ".join([CPU, *(device.name for device in devices)])
+        raise ValueError(f"the tensor override names the buffer {name!r}; there are {known}")
+    return found
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        _compiled(pattern)
+    except (re.error, RecursionError, OverflowError) as err:
+        raise ValueError(f"the tensor override {pattern!r} is no pattern: {err}") from err
+
+
+def _overrides(settings: Settings, devices: Sequence[Device]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for text in settings.override_tensor:
         pattern, separator, owner = text.rpartition("=")
         if not separator:
             raise ValueError(f"the tensor override {text!r} is not PATTERN=BUFFER")
-        found.append(
-            (pattern, CPU if owner.upper().startswith("CPU") else owner.replace("CUDA", "GPU"))
-        )
+        _check_pattern(pattern)
+        found.append((pattern, _buffer(owner, devices)))
     if settings.cpu_moe:
         found.append((r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", CPU))
     found += [

@@ -116,5 +116,8 @@ class Estimate:
             "needs": {"host": self.host.total, "devices": [nbytes for _, nbytes in self.devices]},
             "total": self.total,
             "sure": self.sure,
-            "notes": list(self.notes),
+            "notes": [
+                *self.notes,
+                *(f"refused by the engine: {refusal}" for refusal in self.refusals),
+            ],
         }

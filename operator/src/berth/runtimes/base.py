@@ -1,12 +1,16 @@
 """What must an engine's module answer so that Berth can run the engine?"""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from berth.api.profile import ProfileFields
 from berth.estimator import Device, Estimate, Host, Settings
 from berth.facts import Facts
+
+if TYPE_CHECKING:  # A pasted command line is priced without the types of the API.
+    from berth.api.profile import ProfileFields
 
 
 @dataclass(frozen=True, slots=True)

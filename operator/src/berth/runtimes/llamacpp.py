@@ -3,16 +3,21 @@
 Every setting that moves a byte is passed explicitly: what is charged is what is launched.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from berth.api.profile import ProfileFields
 from berth.estimator import AUTO, Device, Estimate, Host, Settings, estimate
 from berth.estimator.architectures import ENCODERS
 from berth.facts import Facts
 from berth.runtimes.base import Launch
 from berth.runtimes.llamacpp_flags import parse, write
 from berth.units import MiB, parse_quantity
+
+if TYPE_CHECKING:
+    from berth.api.profile import ProfileFields
 
 DEFAULT_CONTEXT = 4096
 """Tokens a request where a profile says none; the trained length where that is shorter."""

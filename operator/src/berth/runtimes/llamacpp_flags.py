@@ -52,6 +52,12 @@ def _kind(text: str) -> str:
     return text.lower()
 
 
+def _split(text: str) -> str:
+    if text not in {"none", "layer", "row", "tensor"}:
+        raise ValueError(f"a split is none, layer, row or tensor, not {text!r}")
+    return text
+
+
 def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.replace("/", ",").split(",") if part)
 
@@ -81,7 +87,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("n_cpu_ffn", ("-ncffn", "--n-cpu-ffn"), int, always=False),
     Flag("moe_cache_mib", ("--moe-cache-mib",), int, always=False),
     Flag("override_tensor", ("-ot", "--override-tensor"), _words, always=False, repeats=True),
-    Flag("split_mode", ("-sm", "--split-mode"), str, always=False),
+    Flag("split_mode", ("-sm", "--split-mode"), _split, always=False),
     Flag("tensor_split", ("-ts", "--tensor-split"), _shares, always=False),
     Flag("main_gpu", ("-mg", "--main-gpu"), int, always=False),
     Flag("kv_offload", ("-kvo", "--kv-offload"), None, off=("--no-kv-offload", "-nkvo")),
@@ -120,6 +126,16 @@ FLAGS: tuple[Flag, ...] = (
     ),
 )
 
+LEAST = {
+    "context": 0,
+    "parallel": AUTO,
+    "batch": 1,
+    "ubatch": 0,
+    "kv_unified_per_slot": 0,
+    "n_cpu_moe": 0,
+}
+"""The least that some numbers may be; others mean something when they are negative."""
+
 RANKING = frozenset({"--rerank", "--reranking"})
 """Names of the switch for embeddings that ask for one score a sequence as well."""
 
@@ -148,6 +164,29 @@ SWITCHES = frozenset(
 )  # fmt: skip
 """Flags without a value that move no byte."""
 
+IDLE_VALUES = frozenset(
+    {
+        "-a", "--alias", "--api-key", "--api-key-file", "--api-prefix", "-C", "-Cb", "-Cr", "-Crb", "--cache-reuse",
+        "--chat-template", "--chat-template-file", "--chat-template-kwargs", "--checkpoint-every-n-tokens", "-cpent",
+        "--cpu-mask", "--cpu-mask-batch", "--cpu-range", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch",
+        "--defrag-thold", "-dt", "--draft-min", "--draft-n-min", "--draft-p-min", "--dry-allowed-length", "--dry-base",
+        "--dry-multiplier", "--dry-penalty-last-n", "--dry-sequence-breaker", "--dynatemp-exp", "--dynatemp-range",
+        "-fit", "--fit", "-fitc", "--fit-ctx", "-fitp", "--fit-print", "-fitt", "--fit-target",
+        "--frequency-penalty", "--grammar", "--grammar-file", "--host", "-j", "--json-schema", "--json-schema-file",
+        "-jf", "--keep", "-l", "--log-colors", "--log-file", "--log-verbosity", "--logit-bias", "-lv", "--media-path",
+        "--min-p", "--mirostat", "--mirostat-ent", "--mirostat-lr", "-n", "--n-predict", "--numa", "--path", "--poll",
+        "--poll-batch", "--port", "--predict", "--presence-penalty", "--prio", "--prio-batch", "--reasoning-budget",
+        "--reasoning-format", "--repeat-last-n", "--repeat-penalty", "--reuse-port", "--rope-freq-base",
+        "--rope-freq-scale", "--rope-scale", "--rope-scaling", "-s", "--samplers", "--sampling-seq", "--seed",
+        "--slot-prompt-similarity", "--slot-save-path", "--spec-draft-n-min", "--spec-draft-p-min", "-sps",
+        "--ssl-cert-file", "--ssl-key-file", "--tags", "-tb", "--temp", "--threads-batch", "--threads-http",
+        "--timeout", "-to", "--top-k", "--top-n-sigma", "--top-p", "--typical", "--verbosity", "--xtc-probability",
+        "--xtc-threshold", "--yarn-attn-factor", "--yarn-beta-fast", "--yarn-beta-slow", "--yarn-ext-factor",
+        "--yarn-orig-ctx",
+    }
+)  # fmt: skip
+"""Flags with a value that move no byte."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
@@ -171,6 +210,7 @@ _FILES = {
 _BY_NAME = {name: (flag, True) for flag in FLAGS for name in flag.on} | {
     name: (flag, False) for flag in FLAGS for name in flag.off
 }
+_IDLE = dict.fromkeys(IDLE_VALUES)
 
 
 def write(settings: Settings) -> list[str]:
@@ -218,7 +258,7 @@ def parse(words: Sequence[str], base: Settings | None = None) -> CommandLine:
         elif name in LOAD_MODES:
             found["load_mode"] = LOAD_MODES[name]
         elif name not in SWITCHES:
-            unknown.append(name)
+            unknown += [] if name in IDLE_VALUES else [name]
             if rest and not _is_flag(rest[0]):
                 rest.pop(0)
     return CommandLine(replace(base or Settings(), **found), unknown=tuple(unknown), **files)
@@ -229,7 +269,7 @@ def _equals(word: str) -> list[str]:
     name, separator, value = word.partition("=")
     return (
         [name, value]
-        if separator and name.startswith("--") and name in {**_BY_NAME, **_FILES}
+        if separator and name.startswith("--") and name in {**_BY_NAME, **_FILES, **_IDLE}
         else [word]
     )
 
@@ -256,6 +296,8 @@ def _read_setting(name: str, rest: list[str], found: dict[str, Any]) -> None:
         value = flag.read(word)
     except ValueError as err:
         raise ValueError(f"{name} {word}: {err}") from err
+    if flag.field in LEAST and value < LEAST[flag.field]:
+        raise ValueError(f"{name} {word}: the least is {LEAST[flag.field]}")
     found[flag.field] = (*found.get(flag.field, ()), *value) if flag.repeats else value
 
 

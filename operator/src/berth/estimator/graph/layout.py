@@ -121,7 +121,7 @@ def is_whole(placing: Placing) -> bool:
 
 
 MOST_LAYERS, MOST_EXPERTS, MOST_SLOTS = 512, 256, 256
-"""No model in the field is larger; a graph of a stranger's numbers must stay small."""
+"""No model in the field is larger, and the engine takes no more slots; a graph of a stranger's numbers must stay small."""
 
 
 def _built(context: Context) -> Context:
