@@ -150,6 +150,8 @@ def _fields_of(body: bytes | mmap.mmap, content_type: str) -> Fields:
         return multipart_fields(body, content_type)
     try:
         fields = _decode(body)
+    except RecursionError as err:
+        raise Refused("invalid_json", "the body is nested too deeply") from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         found = _lenient_fields(body)
         if found is None:
@@ -170,7 +172,7 @@ def _lenient_fields(body: bytes | mmap.mmap) -> Fields | None:
         return None
     try:
         document = json.loads(bytes(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict):
         return None

@@ -78,7 +78,7 @@ def request_head(
         if not special:
             lines += (name, b": ", value, b"\r\n")
         elif special == b"x-forwarded-for":
-            hops = value.decode("latin-1") + ", "
+            hops += value.decode("latin-1") + ", "
         elif special == b"connection" and _names_others(value):
             return request_head(
                 method=method,

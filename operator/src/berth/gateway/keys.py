@@ -6,8 +6,9 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
 from multidict import CIMultiDictProxy
 
@@ -58,9 +59,10 @@ class Keys:
             callers = parse_keys(yaml.safe_load(self._path.read_text()))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as err:
-            # The error's text could quote a key.
-            log.error("keys file %s is not used: %s", self._path, type(err).__name__)
+        except (OSError, ValueError, yaml.YAMLError) as err:
+            # A parser's error quotes the line, and so a key.
+            why = type(err).__name__ if isinstance(err, yaml.YAMLError) else err
+            log.error("keys file %s is not used: %s", self._path, why)
             if self._callers is None:
                 self._callers = {}
             return
@@ -79,24 +81,52 @@ class Keys:
         scheme, _, key = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key:
             key = headers.get("X-Api-Key", "")
-        caller = self._callers.get(hashlib.sha256(key.strip().encode()).digest())
+        caller = self._callers.get(hashlib.sha256(_bytes_of(key)).digest())
         if caller is None:
             raise Refused("invalid_api_key", "Incorrect API key provided")
         return caller
 
 
+def _bytes_of(key: str) -> bytes:
+    """As the client sent them: headers are read as UTF-8, and what is not is kept by its bytes."""
+    return key.strip().encode("utf-8", "surrogateescape")
+
+
 def parse_keys(document: Any) -> dict[bytes, Caller]:
-    """``keys: [{name, key | sha256, models, namespaces}]`` → caller by the key's SHA-256."""
-    callers: dict[bytes, Caller] = {}
-    for row in (document or {}).get("keys") or []:
-        if "sha256" in row:
-            digest = bytes.fromhex(row["sha256"])
-        else:
-            digest = hashlib.sha256(str(row["key"]).encode()).digest()
-        namespaces = row.get("namespaces")
-        callers[digest] = Caller(
-            name=str(row["name"]),
-            scope=Scope(frozenset(namespaces)) if namespaces is not None else EVERYTHING,
-            models=tuple(row["models"]) if row.get("models") is not None else None,
-        )
-    return callers
+    """``keys: [{name, key | sha256, models, namespaces}]`` → caller by the key's SHA-256.
+
+    Raises ValueError for what could open more than was meant: a misspelt field, a text where a list
+    belongs, an empty key. It names the field and quotes nothing.
+    """
+    given = msgspec.convert(document or {}, _File)
+    return {_digest(row): _caller(row) for row in given.keys}
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    key: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    models: tuple[str, ...] | None = None
+    namespaces: frozenset[str] | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[_Row] = []
+
+
+_OF_NO_KEY = hashlib.sha256(b"").digest()
+
+
+def _digest(row: _Row) -> bytes:
+    if (row.key is None) == (row.sha256 is None):
+        raise ValueError("each key has either `key` or `sha256`")
+    text = row.key.encode() if row.key is not None else b""
+    digest = bytes.fromhex(row.sha256) if row.sha256 else hashlib.sha256(text).digest()
+    if digest == _OF_NO_KEY:
+        raise ValueError("a key is empty: requests without a key would have it")
+    return digest
+
+
+def _caller(row: _Row) -> Caller:
+    scope = Scope(row.namespaces) if row.namespaces is not None else EVERYTHING
+    return Caller(name=row.name, scope=scope, models=row.models)

@@ -59,7 +59,7 @@ class Proxy:
     async def handle(self, request: web.BaseRequest, api: Api, path: str) -> web.StreamResponse:
         """One request of an API, from here to the last byte of its answer."""
         request_id = request.headers.get("X-Request-Id", "")
-        if not request_id or len(request_id) > 128:
+        if not _may_pass(request_id):
             request_id = f"{self._seed}-{next(self._numbers):x}"
         call = Call(request_id, path, self._time())
         exchange = Exchange(self, request, api, call)
@@ -84,7 +84,7 @@ class Proxy:
     async def read(self, request: web.BaseRequest) -> bytes | Spooled:
         """The body as it came. Raises Refused ``request_too_large``, ``unsupported_encoding``."""
         headers = request.headers
-        if headers.get("Content-Encoding", "identity") != "identity":
+        if headers.get("Content-Encoding", "").lower() not in ("", "identity"):
             raise Refused("unsupported_encoding", "send the body without Content-Encoding")
         announced = request.content_length
         if announced is not None and announced > self.store.limit:
@@ -143,7 +143,8 @@ class Exchange:
             fields = fields_of(body, content_type)
             served = proxy.find(self._request, fields, caller)
             call.model = served.key
-            call.stream = bool(fields.stream)
+            # Engines differ on other values than true; a head of ours would be a guess at theirs.
+            call.stream = fields.stream is True
             self._name = str(fields.model or served.id)
             turn = proxy.desk.enter(served)
             try:
@@ -340,6 +341,11 @@ _IN_HEADERS = {
     "position": "Queue-Position",
     "timeLeft": "Time-Left",
 }
+
+
+def _may_pass(request_id: str) -> bool:
+    """It goes into headers and the log: neither may be made unreadable by it."""
+    return 0 < len(request_id) <= 128 and request_id.isascii() and request_id.isprintable()
 
 
 def _target(request: web.BaseRequest, path: str) -> str:

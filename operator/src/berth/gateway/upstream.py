@@ -97,6 +97,8 @@ class Connection(asyncio.Protocol):
         with body.reading() as read:
             while piece := await asyncio.to_thread(read):
                 if self.has_head or self.error is not None:
+                    # The rest stays unsent: whatever came next here would be taken for it.
+                    self._keep = False
                     return
                 self._transport.write(piece)
                 if self._write_paused and not self.is_closed:
