@@ -147,7 +147,7 @@ async def test_a_key_of_any_bytes_is_the_same_401(tmp_path):
         "keys: [{name: a, key: sk-a, namespaces: team}]",
         "keys: [{name: a, key: ''}]",
         "keys: [{name: a, key: null}]",
-        "keys: [{name: a, key: sk-a, modles: [m]}]",
+        "keys: [{name: a, key: sk-a, model: [m]}]",
         f"keys: [{{name: a, sha256: '{hashlib.sha256(b'').hexdigest()}'}}]",
         "keys: [{name: a, sha256: abcd}]",
         "keys: [{name: a}]",
