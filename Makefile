@@ -9,6 +9,7 @@ BIN := .venv/bin
 UV_HOME := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth/uv-$(UV_VERSION)
 export PATH := $(PATH):$(UV_HOME)/bin
 CLUSTER_TOOL := PYTHONPATH=tests $(BIN)/python -m cluster
+BENCH_TOOL := PYTHONPATH=tests $(BIN)/python -m bench
 PYTEST := $(BIN)/pytest
 
 # `local`: a cluster on this machine. `current`: the one that your kubeconfig points at.
@@ -20,7 +21,7 @@ VALUES ?=
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Make the virtual environment from the lock file
@@ -73,8 +74,16 @@ build-e2e: setup ## Build the programs and images of the e2e tests, once
 	@$(CLUSTER_TOOL) images >/dev/null
 
 .PHONY: bench
-bench: setup ## Measure Berth on a cluster that is up
-	@if [ -d tests/bench ]; then PYTHONPATH=tests $(BIN)/python -m bench; else echo "there are no benchmarks yet"; fi
+bench: setup build-api ## Measure everything: see docs/reference/benchmarks.md
+	@$(BENCH_TOOL)
+
+.PHONY: bench-planner
+bench-planner: setup build-api ## Measure the planner: growth, and placements beside kube-scheduler
+	@$(BENCH_TOOL) planner
+
+.PHONY: bench-gateway
+bench-gateway: setup ## Measure the gateway beside Go's ReverseProxy
+	@$(BENCH_TOOL) gateway
 
 .PHONY: up
 up: setup ## Start a cluster, install Berth, ask one question (CLUSTER=current: in yours)
