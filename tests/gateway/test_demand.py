@@ -86,6 +86,10 @@ async def test_use_is_written_at_once_then_at_most_once_an_interval_and_the_last
     assert demand.entry("default/b", 200).interval_s == 20
     assert demand.entry("default/c", 30).interval_s == 10
     assert demand.entry("default/d", 0).interval_s == 60
+    # Three words within the time: one may be late, and the model is still not taken for idle.
+    assert demand.entry("default/e", 15).interval_s == 5
+    assert demand.entry("default/f", 3).interval_s == 1
+    assert demand.entry("default/g", 0.1).interval_s == 0.5
     entry.interval_s = 0.2
     for _ in range(50):
         demand.used(entry)

@@ -25,6 +25,17 @@ async def test_requests_for_a_cold_model_wait_and_demand_says_so():
         assert w.recorder.used()
 
 
+async def test_a_changed_idle_timeout_changes_how_often_use_is_told():
+    async with world() as w, FakeEngine().serving() as engine:
+        w.model(idle_timeout_s=3600)
+        w.up(engine.port)
+        await w.ask(chat())
+        entry = w.gateway.desk.lines["default/m"].entry
+        assert entry.interval_s == 60
+        w.change(idle_timeout_s=3)
+        assert entry.interval_s == 1
+
+
 async def test_order_of_arrival_is_kept_with_one_at_a_time():
     async with world() as w, FakeEngine(Behaviour(tokens=1)).serving() as engine:
         w.model()

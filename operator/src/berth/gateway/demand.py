@@ -75,6 +75,14 @@ class Entry:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
 
+def interval_of(idle_timeout_s: float) -> float:
+    """Seconds between two words on a model's use; always several within its idle timeout."""
+    if not idle_timeout_s:
+        return 60.0
+    sparing = min(60.0, max(10.0, idle_timeout_s / 10))
+    return max(0.5, min(sparing, idle_timeout_s / 3))
+
+
 class DemandBook:
     """The entries of all models. Call from the event loop only."""
 
@@ -87,11 +95,13 @@ class DemandBook:
 
     def entry(self, key: str, idle_timeout_s: float) -> Entry:
         """The entry of a model; ``used`` is written at most once in a tenth of its idle timeout."""
-        interval = min(60.0, max(10.0, idle_timeout_s / 10)) if idle_timeout_s else 60.0
+        interval = interval_of(idle_timeout_s)
         found = self._entries.get(key)
         if found is None:
             found = self._entries[key] = Entry(key, interval)
-        found.interval_s = interval
+        is_sooner, found.interval_s = interval < found.interval_s, interval
+        if is_sooner and found.use_is_due:
+            self._start(found, "used")
         return found
 
     def forget(self, key: str) -> None:

@@ -144,6 +144,9 @@ class Desk:
         line = self.lines.get(key)
         if line is None:
             return
+        served = self._catalog.get(key)
+        if served is not None:
+            self._demand.entry(key, served.idle_timeout_s)
         routes = dict(self._catalog.routes(key))
         before, line.routes = line.routes, routes
         for uid in before.keys() - routes.keys():
@@ -152,7 +155,7 @@ class Desk:
             if before.get(uid) != route:
                 self._perform(line, line.queue.runner_up(uid, route.parallel))
         self._refuse_if_hopeless(line)
-        if line.queue.is_empty and self._catalog.get(key) is None:
+        if line.queue.is_empty and served is None:
             self._forget(line)
 
     def touch_running(self) -> None:
