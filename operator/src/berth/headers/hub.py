@@ -5,16 +5,21 @@ Protocol: ``GET {endpoint}/api/models/{repo}/revision/{revision}`` names the com
 of a large file) and ``X-Repo-Commit``.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from berth.headers.errors import HeaderError, HeaderReason
-from berth.headers.http import GuardedClient
 from berth.headers.request import HubSource
 from berth.headers.safetensors import expected_shards, parse_json
+
+if TYPE_CHECKING:  # Names of files are chosen for paths too, without an HTTP client.
+    from berth.headers.http import GuardedClient
 
 MAX_LISTING = 16 << 20
 _REPO = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?$")
