@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from api.bay import GIB, Bay
+from api.relay import relay
 from cluster.stack import NAMESPACE, Stack
 
 
@@ -173,9 +171,9 @@ async def test_events_that_stop_coming_are_made_up_for(bay: Bay, tmp_path: Path)
     bay.node()
     model = bay.model("m")
     bay.wait_needs(model)
-    with _relay(bay.stack.plane.port) as relay:
+    with relay(bay.stack.plane.port) as link:
         config = yaml.safe_load(bay.stack.plane.kubeconfig.read_text())
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{link.port}"
         through = tmp_path / "kubeconfig"
         through.write_text(yaml.safe_dump(config))
         bay.stack.plane.stop("controller")
@@ -183,7 +181,7 @@ async def test_events_that_stop_coming_are_made_up_for(bay: Bay, tmp_path: Path)
         try:
             await _until(bay, "it leads", lambda: "controller-0" in _holder(bay.stack))
             await asyncio.sleep(3)
-            relay.silence()
+            link.silence()
             assert (await bay.ask(model)).status_code == 200
         finally:
             bay.stack.plane.stop("controller")
@@ -202,55 +200,6 @@ def _profile(bay: Bay, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": bay.name},
         "spec": spec,
     }
-
-
-class _Relay:
-    """Passes TCP on to a port of this machine, until its open connections are silenced."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._generation = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def silence(self) -> None:
-        """Connections that are open now carry nothing any more; new ones do."""
-        self._generation += 1
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._target))
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(
-                    target=self._pump, args=(source, sink, self._generation), daemon=True
-                ).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, generation: int) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                if generation == self._generation:
-                    sink.sendall(data)
-            if generation == self._generation:
-                sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
-
-
-@contextmanager
-def _relay(target: int) -> Iterator[_Relay]:
-    relay = _Relay(target)
-    try:
-        yield relay
-    finally:
-        relay.close()
 
 
 async def test_what_fitted_nowhere_is_loaded_at_once_when_a_node_that_holds_it_comes(
