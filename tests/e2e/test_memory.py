@@ -20,8 +20,8 @@ from berth.facts import Facts
 from berth.facts.ggml import BY_ID
 from berth.headers.local import read_path
 from berth.runtimes.llamacpp_flags import parse
-from berth.runtimes.llamacpp_log import Logged, read_log
 from cluster import images
+from estimator.engine_log import Logged, read_log
 from estimator.models import DATA, models
 from headers.written import text, value_bytes
 

@@ -44,7 +44,6 @@ class Runtime(Protocol):
     name: str
     health_path: str
     """Answers 200 once the engine serves, 503 while it loads."""
-    metrics_path: str
 
     def settings(self, facts: Facts, profile: ProfileFields) -> Settings:
         """Every setting in force for a model under a resolved profile, ``args`` included.

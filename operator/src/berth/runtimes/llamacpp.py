@@ -32,7 +32,6 @@ class LlamaCpp:
 
     name = "llamacpp"
     health_path = "/health"
-    metrics_path = "/metrics"
 
     def settings(self, facts: Facts, profile: ProfileFields) -> Settings:
         """llama-server's settings for a model under a profile.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.runtimes.llamacpp_log import read_log
+from estimator.engine_log import read_log
 
 PAIR = [
     "llama_kv_cache:      CUDA0 KV buffer size =  2560.00 MiB",
