@@ -56,7 +56,7 @@ def _down(options: argparse.Namespace) -> None:
         quickstart.down_current(options.state / "current")
         return
     controlplane.stop_all(options.state / "api")
-    if (options.state / "controlplane.json").exists() or os.geteuid() == 0:
+    if (options.state / "controlplane.json").exists():
         whole.down(options.state)
     shutil.rmtree(options.state, ignore_errors=True)
 

@@ -59,10 +59,18 @@ def set_up(network: Network, *, state_dir: Path, guarded_ports: Sequence[int]) -
 
     `guarded_ports` listen on every address and are to be reached from this host and its pods only.
     """
+    holder = owner(network)
+    if holder not in (None, str(state_dir)):
+        raise Problem(
+            f"this host is the node of another cluster, {holder or 'of nobody known'}",
+            todo="end that one first: `make down` in its checkout",
+        )
     _remember_kernel_settings(state_dir)
-    if network.bridge not in links():
+    if holder is None:
         _refuse_foreign(network)
         run("ip", "link", "add", network.bridge, "type", "bridge")
+        # Another cluster's `down` must not take this one's network away.
+        run("ip", "link", "set", network.bridge, "alias", str(state_dir))
         run("ip", "address", "add", f"{network.address}/{network.prefix}", "dev", network.bridge)
         run("ip", "link", "set", network.bridge, "up")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -70,23 +78,31 @@ def set_up(network: Network, *, state_dir: Path, guarded_ports: Sequence[int]) -
 
 
 def tear_down(network: Network, *, state_dir: Path) -> None:
-    for table in (f"inet {TABLE}", *KUBE_PROXY_TABLES):
-        if table in tables():
-            run("nft", "delete", "table", *table.split())
-    if network.bridge in links():
+    """Takes away what `set_up` made for this very folder, and nothing of another cluster's."""
+    if owner(network) == str(state_dir):
+        for table in (f"inet {TABLE}", *KUBE_PROXY_TABLES):
+            if table in tables():
+                run("nft", "delete", "table", *table.split())
         run("ip", "link", "delete", network.bridge)
     _restore_kernel_settings(state_dir)
 
 
-def leftovers(network: Network) -> list[str]:
-    """What of ours is still on the host, in words; empty after a clean end."""
+def leftovers(network: Network, *, state_dir: Path) -> list[str]:
+    """What this folder's cluster left on the host, in words; empty after a clean end."""
+    holder = owner(network)
+    if holder not in (None, str(state_dir)):
+        return []
     ours = {f"inet {TABLE}", *KUBE_PROXY_TABLES}
     found = [f"nftables table {table}" for table in tables() if table in ours]
-    return found + [f"network link {name}" for name in links() if name == network.bridge]
+    return found + ([f"network link {network.bridge}"] if holder else [])
 
 
-def links() -> list[str]:
-    return [link["ifname"] for link in json.loads(run("ip", "-json", "link", "show"))]
+def owner(network: Network) -> str | None:
+    """The folder of the cluster that the bridge was made for; None where there is no bridge."""
+    for link in json.loads(run("ip", "-json", "link", "show")):
+        if link["ifname"] == network.bridge:
+            return str(link.get("ifalias", ""))
+    return None
 
 
 def tables() -> list[str]:

@@ -101,7 +101,7 @@ class Node:
             + [f"container shim with pid {pid}" for pid in self.containerd.shims()]
             + [f"mount {point}" for point in mounts.below(self.state_dir)]
             + [f"cgroup {group}" for group in cgroups.groups(self.cgroup)]
-            + network.leftovers(self.network)
+            + network.leftovers(self.network, state_dir=self.state_dir)
         )
 
     def _enter(self) -> list[str]:
