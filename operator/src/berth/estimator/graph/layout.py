@@ -55,7 +55,7 @@ def layout(
     signs, begins = signatures(facts, shape, placing), dict[Run, int]()
 
     def begin_of(run: Run) -> int:
-        return begins.get(run) or first_begin(run, devices=bool(placing.devices))
+        return begins.get(run) or first_begin(run)
 
     while True:
         layers, cuts = shortened(shape.layers, signs, begin_of)

@@ -45,9 +45,9 @@ class Cut:
         return self.even and last == before
 
 
-def first_begin(run: Run, *, devices: bool) -> int:
-    """How many repeats are kept at first: a run at the model's begin takes more of them to become steady."""
-    return BEGINS[0] if run[0] else BEGINS[2] if devices else BEGINS[1]
+def first_begin(run: Run) -> int:
+    """How many repeats are kept at first: a run at the model's begin takes one more to become steady."""
+    return BEGINS[0] if run[0] else BEGINS[1]
 
 
 def longer(begin: int) -> int:

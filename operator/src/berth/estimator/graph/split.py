@@ -162,13 +162,9 @@ class _Scheduler:
         """A weight from elsewhere begins a new run, so that the one before it can be forgotten."""
         if not split.inputs:
             return False
-        return any(
-            operand.external
-            and operand.weight
-            and operand.backend != split.backend
-            and not self._reaches(operand, split.backend)
-            for operand in node.src
-        )
+        backend = split.backend
+        weights = [one for one in node.src if one.weight and one.backend != backend]
+        return any(not self._reaches(weight, backend) for weight in weights)
 
     def _copy_operands(self, split: Split, node: Node, count: int) -> None:
         backend = split.backend
