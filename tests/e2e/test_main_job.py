@@ -243,6 +243,16 @@ class TestFaults:
             await asyncio.to_thread(berth.kill_engine, one)
         assert (await berth.ask(one)).status_code == 200
 
+    @pytest.mark.parametrize("moment", ["idle", "loading"])
+    async def test_the_pod_is_deleted(self, berth: Installed, one: str, moment: str) -> None:
+        if moment == "idle":
+            assert (await berth.ask(one)).status_code == 200
+        waiting = asyncio.create_task(_doing(berth, one, moment))
+        await asyncio.to_thread(berth.wait, "its pod", lambda: _engine_runs(berth, one))
+        berth.kubectl("delete", "pod", berth.runner_pods(one)[0], "--wait=false")
+        _check_answer(await waiting)
+        assert (await berth.ask(one)).status_code == 200
+
     async def test_the_pod_is_deleted_while_it_streams(self, berth: Installed, one: str) -> None:
         """A drain: what has begun ends whole, what comes next waits for the next load."""
         assert (await berth.ask(one)).status_code == 200
@@ -334,6 +344,14 @@ class TestSdk:
             assert one in [entry.id async for entry in client.models.list()]
             with pytest.raises(openai.NotFoundError):
                 await client.chat.completions.create(model="nobody", messages=messages)
+
+    async def test_embeddings_of_a_model_that_is_run_for_them(self, berth: Installed) -> None:
+        name = berth.model("embed", overrides={"args": ["--embeddings", "--pooling", "mean"]})
+        async with openai.AsyncOpenAI(base_url=f"{berth.endpoint}/v1", api_key="none") as client:
+            answer = await client.embeddings.create(model=name, input=["a ship", "a harbour"])
+        assert len(answer.data) == 2
+        assert len(answer.data[0].embedding) == 640
+        await asyncio.to_thread(berth.delete, name)
 
 
 class TestRights:
