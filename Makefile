@@ -49,20 +49,27 @@ verify: setup ## Check style, types, layers, spelling, and that generated files 
 	  after=$$(git status --porcelain); \
 	  [ "$$before" = "$$after" ] || { echo "generated files were stale; commit what 'make gen' wrote:"; echo "$$after"; exit 1; }
 
+# Tests with real programs share the machine with whatever else runs on it. What failed is said, and
+# tried once more by itself; what fails again has failed.
+define run-tests
+@$(PYTEST) $(1) $(2) || { echo "once more, by themselves: the tests that failed"; \
+  $(PYTEST) $(1) --last-failed --last-failed-no-failures=none; }
+endef
+
 .PHONY: test
 test: test-unit test-api test-e2e ## Run every test
 
 .PHONY: test-unit
 test-unit: setup ## Run the tests that need no cluster
-	@$(PYTEST) -m "not api and not e2e" -n auto
+	$(call run-tests,-m "not api and not e2e",-n auto)
 
 .PHONY: test-api
 test-api: setup build-api ## Run the tests against etcd and a real API server
-	@$(PYTEST) -m api -n auto
+	$(call run-tests,-m api,-n auto)
 
 .PHONY: test-e2e
 test-e2e: setup build-e2e ## Run the tests on a whole node with a real engine
-	@$(PYTEST) -m e2e
+	$(call run-tests,-m e2e,)
 
 .PHONY: build-api
 build-api: setup ## Build the programs of the api tests, once
