@@ -253,7 +253,7 @@ def main() -> int:
         place = find(options.state.resolve(), options.model)
         print(f"ratio {FIGURE} {compare(place, options.rounds):.2f} goal {GOAL:g}")
     except (Problem, OSError, http.client.HTTPException, SubprocessError) as err:
-        print(f"skip {FIGURE}: {err} {' '.join(getattr(err, '__notes__', ()))}")
+        print(f"skip {FIGURE}: {err} {' '.join(getattr(err, '__notes__', ()))}".rstrip())
         return 1
     return 0
 

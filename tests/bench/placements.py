@@ -348,7 +348,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--wishes", type=int, default=400, help="pods and models of a round")
+    parser.add_argument("--wishes", type=int, default=300, help="pods and models of a round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     size = Size(options.nodes, options.wishes, options.rounds)
@@ -358,7 +358,7 @@ def main() -> int:
     try:
         print(f"ratio {FIGURE} {asyncio.run(compare(start(state_dir), size)):.2f} goal {GOAL:g}")
     except (Problem, ExceptionGroup, ApiError, ApiUnreachableError, SubprocessError) as err:
-        print(f"skip {FIGURE}: {err!r} {' '.join(getattr(err, '__notes__', ()))}")
+        print(f"skip {FIGURE}: {err} {' '.join(getattr(err, '__notes__', ()))}".rstrip())
         return 1
     finally:
         controlplane.stop_all(state_dir)
