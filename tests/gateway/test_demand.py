@@ -1,11 +1,21 @@
 """Is Demand told at once, beaten, throttled, and told later when the API server was away?"""
 
 import asyncio
+from typing import Any
 
+from berth.api.meta import moment_of
 from berth.gateway.demand import FIRST_RETRY_S, DemandBook
 from gateway.world import Recorder, until
 
 KEY = "default/m"
+
+
+class SlowRecorder(Recorder):
+    """A write takes as long as one does on a busy API server."""
+
+    async def write(self, key: str, manager: str, status: dict[str, Any]) -> None:
+        await asyncio.sleep(0.02)
+        await super().write(key, manager, status)
 
 
 def book() -> tuple[DemandBook, Recorder]:
@@ -82,10 +92,10 @@ async def test_a_demand_that_is_not_there_yet_is_tried_again():
 async def test_use_is_written_at_once_then_at_most_once_an_interval_and_the_last_is_not_lost():
     demand, recorder = book()
     entry = demand.entry(KEY, 1800)
-    assert entry.interval_s == 60
-    assert demand.entry("default/b", 200).interval_s == 20
+    # The least recently used goes first: who that is must be known better than to the minute.
+    assert entry.interval_s == 10
     assert demand.entry("default/c", 30).interval_s == 10
-    assert demand.entry("default/d", 0).interval_s == 60
+    assert demand.entry("default/d", 0).interval_s == 10
     # Three words within the time: one may be late, and the model is still not taken for idle.
     assert demand.entry("default/e", 15).interval_s == 5
     assert demand.entry("default/f", 3).interval_s == 1
@@ -100,6 +110,31 @@ async def test_use_is_written_at_once_then_at_most_once_an_interval_and_the_last
     await until(lambda: len(recorder.used()) == 2, "the last use")
     await asyncio.sleep(0.25)
     assert len(recorder.used()) == 2
+
+
+async def test_a_use_that_ends_while_the_one_before_is_written_is_told_and_so_are_all_after_it():
+    recorder = SlowRecorder()
+    demand = DemandBook(recorder, "gw-0")
+    entry = demand.entry(KEY, 1800)
+    entry.interval_s = 0.05
+    demand.used(entry)
+    await asyncio.sleep(0.01)
+    demand.used(entry)
+    await until(lambda: len(recorder.used()) == 2, "the end of the first answer")
+    demand.used(entry)
+    await until(lambda: len(recorder.used()) == 3, "the next request")
+
+
+async def test_a_use_is_told_with_the_moment_it_was_and_not_that_of_the_telling():
+    demand, recorder = book()
+    entry = demand.entry(KEY, 1800)
+    entry.interval_s = 0.3
+    demand.used(entry)
+    await until(lambda: len(recorder.used()) == 1, "the first use")
+    demand.used(entry)
+    await until(lambda: len(recorder.used()) == 2, "the last use")
+    first, last = (moment_of(stamp) for stamp in recorder.used())
+    assert last - first < 0.2
 
 
 async def test_use_and_waiting_have_managers_of_their_own():

@@ -31,7 +31,7 @@ async def test_a_changed_idle_timeout_changes_how_often_use_is_told():
         w.up(engine.port)
         await w.ask(chat())
         entry = w.gateway.desk.lines["default/m"].entry
-        assert entry.interval_s == 60
+        assert entry.interval_s == 10
         w.change(idle_timeout_s=3)
         assert entry.interval_s == 1
 

@@ -20,6 +20,7 @@ BEAT_S = 5.0
 LINGER_S = 3.0
 """How long an entry stays for a request that was refused at once: long enough to be planned again."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
+LONGEST_INTERVAL_S = 10.0
 USED_MANAGER = "berth-gateway-used"
 
 
@@ -68,7 +69,7 @@ class Entry:
         self.said: dict[str, Any] = {}
         self.wanted: dict[str, Any] = {}
         self.beat = 0
-        self.used_at = ""
+        self.used_at = 0.0
         self.used_written = -1e9
         self.use_is_due = False
         self.is_gone = False
@@ -76,11 +77,13 @@ class Entry:
 
 
 def interval_of(idle_timeout_s: float) -> float:
-    """Seconds between two words on a model's use; always several within its idle timeout."""
+    """Seconds between two words on a model's use; always several within its idle timeout.
+
+    Which of two models was used least recently is known to within as much.
+    """
     if not idle_timeout_s:
-        return 60.0
-    sparing = min(60.0, max(10.0, idle_timeout_s / 10))
-    return max(0.5, min(sparing, idle_timeout_s / 3))
+        return LONGEST_INTERVAL_S
+    return max(0.5, min(LONGEST_INTERVAL_S, idle_timeout_s / 3))
 
 
 class DemandBook:
@@ -94,7 +97,7 @@ class DemandBook:
         self._loop = asyncio.get_running_loop()
 
     def entry(self, key: str, idle_timeout_s: float) -> Entry:
-        """The entry of a model; ``used`` is written at most once in a tenth of its idle timeout."""
+        """The entry of a model; ``used`` is written at most once in ``interval_of`` its timeout."""
         interval = interval_of(idle_timeout_s)
         found = self._entries.get(key)
         if found is None:
@@ -165,9 +168,12 @@ class DemandBook:
 
     def used(self, entry: Entry) -> None:
         """A request runs, or has ended, now."""
-        if entry.use_is_due:
-            return
-        entry.use_is_due = True
+        entry.used_at = time.time()
+        if not entry.use_is_due:
+            entry.use_is_due = True
+            self._tell_used(entry)
+
+    def _tell_used(self, entry: Entry) -> None:
         delay = entry.used_written + entry.interval_s - self._loop.time()
         if delay <= 0:
             self._start(entry, "used")
@@ -206,7 +212,7 @@ class DemandBook:
         delay = FIRST_RETRY_S
         while entry.use_is_due:
             # What counts is the use as it is known now, also after a pause for a failure.
-            stamp = timestamp(time.time())
+            stamp = timestamp(entry.used_at)
             entry.use_is_due = False
             try:
                 await self._writer.write(entry.key, USED_MANAGER, {"used": stamp})
@@ -215,8 +221,10 @@ class DemandBook:
                 log.warning("use of %s not written, will be: %s", entry.key, err or "no Demand yet")
                 delay = await _pause(delay)
             else:
-                entry.used_at = stamp
                 entry.used_written = self._loop.time()
+                if entry.use_is_due:
+                    # An answer ended while its beginning was written.
+                    self._tell_used(entry)
                 return
 
     async def withdraw(self, timeout_s: float = 2.0) -> None:
