@@ -203,9 +203,9 @@ async def world(**settings: str) -> AsyncIterator[World]:
     await gateway.demand.withdraw()
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
+async def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait for a condition; fails saying what was waited for."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    deadline = asyncio.get_running_loop().time() + deadline_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"waited in vain for: {what}"
         await asyncio.sleep(0.002)
