@@ -196,6 +196,32 @@ async def test_an_event_that_changes_nothing_here_wakes_nobody():
     task.cancel()
 
 
+class SilentKube(FakeKube):
+    """Its first watch of each kind never says anything, nor ends."""
+
+    def __init__(self, **objects):
+        super().__init__(**objects)
+        self.silenced = set()
+
+    async def watch(self, ref, version, **scope):
+        if ref.plural not in self.silenced:
+            self.silenced.add(ref.plural)
+            await asyncio.Event().wait()
+        async for event in super().watch(ref, version, **scope):
+            yield event
+
+
+async def test_a_watch_that_falls_silent_is_taken_up_again(monkeypatch):
+    """G2: no event, no bookmark and no end of the connection, as behind a firewall that forgets."""
+    monkeypatch.setattr("berth.kube.cache.SILENCE_S", 0.05)
+    kube, catalog = SilentKube(), Catalog()
+    task = asyncio.ensure_future(Feed(kube, catalog, default_idle_s=1800, file=None).run())
+    await until(lambda: catalog.is_ready, "the first list")
+    await kube.events["models"].put(("ADDED", raw_model()))
+    await until(lambda: catalog.get("team/m"), "what the first watch did not tell")
+    task.cancel()
+
+
 async def test_the_last_list_serves_while_the_api_server_is_away(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.gateway.watch.PATIENCE_S", 0.05)
     monkeypatch.setattr("berth.gateway.watch.SAVE_AFTER_S", 0.0)

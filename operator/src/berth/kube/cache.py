@@ -1,9 +1,10 @@
 """What does a kind of object look like now? A local copy, kept current by list and watch."""
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
@@ -14,6 +15,9 @@ from berth.kube.refs import Ref, ref_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+SILENCE_S = 100.0
+"""Busy kinds have a bookmark every minute. A watch that is silent for longer may be dead, whatever TCP
+says: it is asked for anew from the same version, which costs little where nothing has happened."""
 Changed = Callable[[str, T | None], None]
 """Called with the key and the new value, None when it is gone."""
 
@@ -94,7 +98,7 @@ class Cache(Generic[T]):
     async def _watch(self, version: str) -> None:
         """Follow one watch after another until the server wants a new list."""
         while True:
-            async for kind, obj in self._kube.watch(self._ref, version, **self._scope):
+            async for kind, obj in _lively(self._kube.watch(self._ref, version, **self._scope)):
                 version = obj["metadata"]["resourceVersion"]
                 if kind == "DELETED":
                     self._drop(key_of(obj))
@@ -117,6 +121,15 @@ class Cache(Generic[T]):
     def _drop(self, key: str) -> None:
         if self._items.pop(key, None) is not None and self._changed is not None:
             self._changed(key, None)
+
+
+async def _lively(events: AsyncIterator[T]) -> AsyncIterator[T]:
+    """The same events; they end when none comes for ``SILENCE_S``."""
+    with contextlib.suppress(StopAsyncIteration, TimeoutError):
+        while True:
+            async with asyncio.timeout(SILENCE_S):
+                event = await anext(events)
+            yield event
 
 
 async def _back_off(delay: float) -> float:
