@@ -19,6 +19,7 @@ class Retry(StrEnum):
     NEVER = "none"
     LOAD_TIME = "the median of the model's last five start times, at least 1"
     STOPPING = "30"
+    LIMIT = "until the next request is let in, at least 1"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ TABLE: tuple[ErrorKind, ...] = (
     ErrorKind("request_too_large", 413, _BAD, Retry.NEVER, "The body is above the limit (`BERTH_BODY_LIMIT`)."),
     ErrorKind("unsupported_encoding", 415, _BAD, Retry.NEVER, "The body is compressed; send it plain."),
     ErrorKind("queue_full", 429, "rate_limit_error", Retry.LOAD_TIME, "So many requests wait for this model in this gateway that no more are let in."),
+    ErrorKind("key_limit", 429, "rate_limit_error", Retry.LIMIT, "The API key made, or has under way, as many requests as it may."),
     ErrorKind("internal_error", 500, _SERVER, Retry.NEVER, "A bug of the gateway; its log has the trace under the request's id."),
     ErrorKind("runner_failed", 502, _SERVER, Retry.NEVER, "The request was sent to runners and each died before the first byte of an answer."),
     ErrorKind("bad_runner_answer", 502, _SERVER, Retry.NEVER, "The runner's answer is not the HTTP, or not the event stream, that was to come."),

@@ -26,6 +26,8 @@ class Caller:
     name: str = "anonymous"
     scope: Scope = EVERYTHING
     models: tuple[str, ...] | None = None
+    per_minute: int | None = None
+    concurrent: int | None = None
 
     def may_use(self, served: Served) -> bool:
         """By id, alias, or ``namespace::id``, each as a shell pattern."""
@@ -93,7 +95,7 @@ def _bytes_of(key: str) -> bytes:
 
 
 def parse_keys(document: Any) -> dict[bytes, Caller]:
-    """``keys: [{name, key | sha256, models, namespaces}]`` → caller by the key's SHA-256.
+    """``keys: [{name, key | sha256, models, namespaces, …limits}]`` → caller by the key's SHA-256.
 
     Raises ValueError for what could open more than was meant: a misspelt field, a text where a list
     belongs, an empty key. It names the field and quotes nothing.
@@ -102,12 +104,17 @@ def parse_keys(document: Any) -> dict[bytes, Caller]:
     return {_digest(row): _caller(row) for row in given.keys}
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True):
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     name: str
     key: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
     models: tuple[str, ...] | None = None
     namespaces: frozenset[str] | None = None
+    requests_per_minute: _Count | None = None
+    concurrent: _Count | None = None
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,4 +136,4 @@ def _digest(row: _Row) -> bytes:
 
 def _caller(row: _Row) -> Caller:
     scope = Scope(row.namespaces) if row.namespaces is not None else EVERYTHING
-    return Caller(name=row.name, scope=scope, models=row.models)
+    return Caller(row.name, scope, row.models, row.requests_per_minute, row.concurrent)

@@ -17,6 +17,7 @@ from berth.gateway.errors import Refused
 from berth.gateway.frames import error_event, keepalive
 from berth.gateway.headers import STREAM_LINES, AnswerHead, addressed, request_head
 from berth.gateway.keys import Caller, Keys
+from berth.gateway.limits import Meters
 from berth.gateway.reply import Reply
 from berth.gateway.routes import Api, Dialect
 from berth.gateway.upstream import ConnectError, Connection, Pool, UpstreamError
@@ -55,6 +56,7 @@ class Proxy:
         self._seed = os.urandom(6).hex()
         self._numbers = itertools.count(1)
         self._time = asyncio.get_running_loop().time
+        self.meters = Meters(self._time)
 
     async def handle(self, request: web.BaseRequest, api: Api, path: str) -> web.StreamResponse:
         """One request of an API, from here to the last byte of its answer."""
@@ -136,6 +138,11 @@ class Exchange:
         proxy, call = self._proxy, self._call
         caller = proxy.keys.caller(self._request.headers)
         call.caller = caller.name
+        with proxy.meters.admitted(caller):
+            await self._pass_on(caller)
+
+    async def _pass_on(self, caller: Caller) -> None:
+        proxy, call = self._proxy, self._call
         body = await proxy.read(self._request)
         try:
             call.bytes_in = len(body)
