@@ -84,6 +84,28 @@ def test_a_pod_that_is_not_scheduled_in_30_s_has_failed_with_the_schedulers_word
     assert "0/1 nodes" in seen.exit_message
 
 
+@pytest.mark.parametrize(
+    ("waiting", "want"),
+    [
+        ("ImagePullBackOff", Reason.IMAGE_PULL),
+        ("CreateContainerConfigError", Reason.SECRET_NOT_FOUND),
+    ],
+)
+def test_a_container_that_is_held_up_for_30_s_gives_its_place_to_other_loads(
+    waiting: str, want: Reason
+) -> None:
+    state = {"waiting": {"reason": waiting, "message": "no"}}
+    held = pod(phase="Pending", ready=False, status={"containerStatuses": [{"state": state}]})
+    pulls = pod(phase="Pending", ready=False, status={})
+    sightings = Sightings()
+    assert _see(sightings, runners=[runner()], pods=[held]).stage is Stage.STARTING
+    assert _see(sightings, NOW + 29, runners=[runner()], pods=[held]).stage is Stage.STARTING
+    seen = _see(sightings, NOW + 30, runners=[runner()], pods=[held])
+    assert (seen.stage, seen.exit_reason, seen.exit_message) == (Stage.FAILED, want, "no")
+    # A large image takes as long as it takes.
+    assert _see(sightings, NOW + 600, runners=[runner()], pods=[pulls]).stage is Stage.STARTING
+
+
 def test_a_runner_is_lost_once_its_node_was_not_ready_for_a_minute() -> None:
     sightings = Sightings()
     kinds = {"runners": [runner()], "pods": [pod()], "nodes": [node(ready=False)]}

@@ -7,7 +7,13 @@ from berth.api.meta import ANNOTATION_KILL, moment_of
 from berth.api.runner import Claim as WireClaim
 from berth.api.runner import DrainOrder, MemoryUse
 from berth.api.runner import Runner as RunnerObject
-from berth.controller.outcomes import Outcome, failed_fetch, judge_pod, unscheduled
+from berth.controller.outcomes import (
+    Outcome,
+    failed_fetch,
+    judge_pod,
+    judge_waiting,
+    unscheduled,
+)
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
 from berth.controller.views import NodeView, PodView
@@ -16,6 +22,8 @@ from berth.reasons import Reason
 from berth.units import Bytes
 
 UNSCHEDULED_S = 30.0
+HELD_UP_S = 30.0
+"""A container that cannot be started keeps other loads from its place; after this long it gives way."""
 LOST_S = 60.0
 
 
@@ -89,7 +97,11 @@ def _outcome(
     since = sightings.since("pod-scheduled", pod.uid, pod.scheduled, now)
     if not pod.scheduled and now - since >= UNSCHEDULED_S:
         return unscheduled(pod, after_s=UNSCHEDULED_S)
-    return None
+    held_up = judge_waiting(pod)
+    if held_up is None:
+        return None
+    since = sightings.since("pod-held-up", pod.uid, held_up.reason, now)
+    return held_up if now - since >= HELD_UP_S else None
 
 
 def _outcome_without_pod(runner: RunnerObject) -> Outcome | None:

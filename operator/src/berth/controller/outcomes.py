@@ -98,7 +98,7 @@ _RULES: tuple[Callable[[PodView], Outcome | None], ...] = (
 
 def judge_waiting(pod: PodView) -> Outcome | None:
     """Why the pod's container does not start; None when nothing holds it up. It is not a failure
-    yet: the kubelet goes on trying."""
+    at once: the kubelet goes on trying."""
     words = pod.waiting_message or pod.waiting_reason
     match pod.waiting_reason:
         case "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull":
