@@ -186,9 +186,10 @@ def plan_victim_offer(book: Book, search: Search) -> Offer | None:
         return None
     for name, least in _nodes_with_victims(book, search):
         if best is not None and least is not None:
-            if (least.worth, False, (least,)) >= best.price[:3]:
+            # One victim can make room on two nodes (a cap spans them): then the rest decides.
+            if (least.worth, False, (least,)) > best.price[:3]:
                 break
-            if (least.worth, not _has_files(book, wish, name), (least,)) >= best.price[:3]:
+            if (least.worth, not _has_files(book, wish, name), (least,)) > best.price[:3]:
                 continue
         if not _disk_allows(book, wish, name):
             continue

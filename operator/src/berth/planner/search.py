@@ -152,24 +152,24 @@ def nodes_to_try(book: Book, search: Search) -> Iterator[tuple[str, int | None]]
     """Nodes for a place without victims; from where on each leaves more over than the one before,
     with what it leaves over at the least.
 
-    Where one amount on one device is wanted: nodes that have the files, then the tightest device
-    first, so that the search can end early. Else every node by name; unified boards always so.
+    Where one amount on one device is wanted: nodes that have the files before the others, among
+    them the tightest device first, so that the search can end early. Else every node by name;
+    unified boards always so.
     """
     names = search.eligible.nodes
     if search.exact is None:
         yield from ((name, None) for name in names)
         return
-    files = search.wish.model.files
-    with_files = {n for n in names if is_here(search.wish.model, book.nodes[n])} if files else set()
-    for name in sorted(with_files):
-        yield name, None
-    for name in book.unified_nodes:
-        if name in search.eligible.names:
-            yield name, None
-    index = book.device_index()
-    for size, name in index[bisect_left(index, (search.exact, "")) :]:
-        if name in search.eligible.names and name not in with_files:
-            yield name, size - search.exact
+    model, prepared = search.wish.model, search.wish.prepared
+    # Where it was prepared its files count as being everywhere: then fit alone decides.
+    first = bool(model.files) and prepared is None
+    here = {name for name in names if first and is_here(model, book.nodes[name])}
+    for group in (here, search.eligible.names - here):
+        yield from ((name, None) for name in book.unified_nodes if name in group)
+        index = book.device_index()
+        for size, name in index[bisect_left(index, (search.exact, "")) :] if group else ():
+            if name in group:
+                yield name, size - search.exact
 
 
 def roomiest(book: Book, search: Search) -> Iterator[str]:
