@@ -186,7 +186,7 @@ class TestRoom:
         self, berth: Installed, one: str
     ) -> None:
         assert (await berth.ask(one)).status_code == 200
-        large = berth.model("large", overrides={"parallel": 512, "contextLength": 32768})
+        large = berth.model("large", overrides={"parallel": 256, "contextLength": 32768})
         berth.wait("needs", lambda: berth.get("model", large).get("status", {}).get("needs"))
         answer = await berth.ask(large)
         assert answer.status_code == 503, answer.text
