@@ -35,7 +35,10 @@ async def test_a_model_on_a_claim_answers_from_a_node_that_sees_the_volume(bay: 
 async def test_a_missing_claim_is_named_and_found_once_it_is_there(bay: Bay) -> None:
     bay.node()
     model = bay.claim_model("m", "m.gguf")
-    await bay.until("the claim is missed", lambda: bay.condition(model, "HeaderRead").get("reason"))
+    await bay.until(
+        "the claim is missed",
+        lambda: bay.condition(model, "HeaderRead").get("reason") == "ClaimNotFound",
+    )
     told = bay.condition(model, "HeaderRead")
     assert (told["status"], told["reason"]) == ("False", "ClaimNotFound")
     assert f"no PersistentVolumeClaim weights in namespace {bay.name}" in told["message"]
