@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -20,31 +21,33 @@ MAX_ANSWER = 1 << 20
 _KEPT = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ")
 """Variables that a child is given: none of them is a secret."""
 
+Place = tuple[str, str]
+"""What of (all, a host, a namespace), and which."""
+_ALL: Place = ("", "")
+
 
 class HeaderPool:
-    """Reads headers in child processes: ``total`` at once, ``per_host`` and ``per_namespace`` of them."""
+    """Reads headers in child processes: ``total`` at once, ``per_host`` and ``per_namespace`` of them.
+
+    One silent host takes less than one namespace may, and one namespace less than all there is.
+    """
 
     def __init__(
         self,
         *,
         total: int = 4,
         per_host: int = 2,
-        per_namespace: int = 2,
+        per_namespace: int = 3,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        self._total = asyncio.Semaphore(total)
-        self._per_host = per_host
-        self._per_namespace = per_namespace
-        self._places: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        self._most = {"": total, "host": per_host, "namespace": per_namespace}
+        self._taken: Counter[Place] = Counter()
+        self._line: dict[asyncio.Future[None], tuple[Place, ...]] = {}
         self._deadline_s = deadline_s
 
     async def read(self, request: HeaderRequest) -> HeaderResult:
         """What the source holds. Raises HeaderError; after the deadline with SourceTooSlow."""
-        async with (
-            self._place(f"namespace {request.namespace}", self._per_namespace),
-            self._place(f"host {_host(request)}", self._per_host),
-            self._total,
-        ):
+        async with self._turn(_ALL, ("namespace", request.namespace), ("host", _host(request))):
             try:
                 async with asyncio.timeout(self._deadline_s):
                     return await _read_in_child(request)
@@ -53,19 +56,29 @@ class HeaderPool:
                 raise HeaderError(HeaderReason.SOURCE_TOO_SLOW, message) from err
 
     @asynccontextmanager
-    async def _place(self, key: str, most: int) -> AsyncIterator[None]:
-        """One of ``most`` places under ``key``; the key is forgotten once nobody holds or wants one."""
-        places, users = self._places.get(key, (asyncio.Semaphore(most), 0))
-        self._places[key] = (places, users + 1)
+    async def _turn(self, *places: Place) -> AsyncIterator[None]:
+        """In the order of arrival, but who waits for one place holds none of the others."""
+        turn = asyncio.get_running_loop().create_future()
+        self._line[turn] = places
+        self._call()
         try:
-            async with places:
-                yield
+            await turn
+            yield
         finally:
-            users = self._places[key][1] - 1
-            if users:
-                self._places[key] = (places, users)
-            else:
-                del self._places[key]
+            if self._line.pop(turn, None) is None:
+                self._taken.subtract(places)
+                self._taken += Counter()  # Forgets places that nobody holds.
+            self._call()
+
+    def _call(self) -> None:
+        for turn, places in list(self._line.items()):
+            if self._taken[_ALL] >= self._most[""]:
+                return
+            if all(self._taken[place] < self._most[place[0]] for place in places):
+                del self._line[turn]
+                self._taken.update(places)
+                if not turn.done():
+                    turn.set_result(None)
 
 
 def _host(request: HeaderRequest) -> str:
