@@ -128,6 +128,8 @@ class PriceDesk:
             except Unpriceable as err:
                 self._marks.pop(key, None)
                 self._block(key, model, err)
+                # It is kept and raised again: with its trace it would keep every pass until now.
+                err.__traceback__ = None
         self._claims.sweep(models)
 
     def _refresh(
