@@ -17,13 +17,13 @@ from berth.agent.journal import Journal
 from berth.agent.live import Measured, Sample, measured
 from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.paths import Paths, path_of, resolve
-from berth.agent.policy import governing, policy_of
 from berth.agent.returning import WAIT_S, Leaver, still_away
 from berth.agent.serve import serving
 from berth.api.model import Model
 from berth.api.residency import Residency
 from berth.api.runner import DeviceUse, MemoryUse
 from berth.planner.state import Claim, Stage
+from berth.policy import governing, policy_of
 from berth.units import Bytes, GiB
 from fakes.gguf import sparse_llama
 from fakes.node import FakeGpu, FakeNode, Holding

@@ -21,7 +21,6 @@ from berth.agent.node import NodeRecord
 from berth.agent.occupants import Occupants
 from berth.agent.paths import Paths
 from berth.agent.pods import Pod
-from berth.agent.policy import governing, policy_of
 from berth.agent.probe import HttpProbe, Probe
 from berth.agent.runners import RunnerWork
 from berth.agent.site import Site, Timing
@@ -33,6 +32,7 @@ from berth.api.runner import Runner
 from berth.kube.client import Kube
 from berth.kube.events import emit
 from berth.planner.state import Policy
+from berth.policy import governing, policy_of
 from berth.reasons import Reason
 from berth.settings import Settings
 from berth.units import Bytes

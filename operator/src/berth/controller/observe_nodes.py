@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from berth.api.hold import Hold
 from berth.api.inventory import Device as InventoryDevice
 from berth.api.inventory import NodeInventory
-from berth.api.meta import bytes_of, seconds_of
-from berth.api.residency import Residency
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
 from berth.controller.views import NodeView, PodView
 from berth.planner.state import Device, Node, Policy
+from berth.policy import governing, policy_of, selects
 from berth.units import Bytes
 
 
@@ -54,20 +53,23 @@ def observe_nodes(
 ) -> tuple[Node, ...]:
     """Every node of the cluster; one without an inventory has no fresh agent and no devices."""
     sums, agents = sum_pods(store.pods)
-    policies = [(residency, _policy(residency)) for residency in _by_priority(store.residencies)]
-    default = Policy(host_reserve=host_reserve)
+    residencies = list(store.residencies)
+    policies = {
+        residency.metadata.name: policy_of(residency, host_reserve=host_reserve)
+        for residency in residencies
+    }
+    default = policy_of(None, host_reserve=host_reserve)
     held = held_nodes(store.holds, store.nodes)
     nodes = []
     for view in store.nodes:
         inventory = store.inventories.get(view.name)
-        governing = residency_of(view, (residency for residency, _ in policies))
-        policy = next((p for r, p in policies if r is governing), default)
+        residency = governing(residencies, view.labels)
         ready_since = sightings.since("node-ready", view.name, view.ready, now)
         nodes.append(
             _node(
                 view,
                 inventory,
-                policy,
+                policies[residency.metadata.name] if residency else default,
                 sums=sums.get(view.name, PodSums()),
                 held_by=held.get(view.name, ""),
                 agent_fresh=inventory is not None and agents.fresh(view.name),
@@ -75,19 +77,6 @@ def observe_nodes(
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.name))
-
-
-def _by_priority(residencies: Iterable[Residency]) -> list[Residency]:
-    return sorted(residencies, key=lambda r: (-r.spec.priority, r.metadata.name))
-
-
-def residency_of(node: NodeView, by_priority: Iterable[Residency]) -> Residency | None:
-    """The first that selects the node: highest priority, then by name."""
-    return next((r for r in by_priority if selects(r.spec.node_selector, node.labels)), None)
-
-
-def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in selector.items())
 
 
 def held_nodes(holds: Iterable[Hold], nodes: Iterable[NodeView]) -> dict[str, str]:
@@ -113,26 +102,6 @@ def _names(hold: Hold, view: NodeView) -> bool:
     if view.name in hold.spec.nodes:
         return True
     return bool(hold.spec.node_selector) and selects(hold.spec.node_selector, view.labels)
-
-
-def _policy(residency: Residency) -> Policy:
-    spec = residency.spec
-    return Policy(
-        name=residency.metadata.name,
-        host_reserve=bytes_of(spec.host.reserve),
-        unified_floor=bytes_of(spec.host.floor),
-        unified_margin=bytes_of(spec.host.margin),
-        gpu_reserve=bytes_of(spec.gpu.reserve) if spec.gpu.reserve is not None else None,
-        devices=frozenset(spec.gpu.devices),
-        cpu_runners=spec.cpu_runners,
-        max_runners=spec.max_runners,
-        settle_s=seconds_of(spec.settle_time),
-        models=frozenset(spec.models),
-        load_order=tuple(spec.load_order),
-        autoload=tuple(spec.autoload),
-        claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),
-        host_paths=tuple(spec.host_paths),
-    )
 
 
 def _node(

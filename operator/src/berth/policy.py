@@ -1,4 +1,7 @@
-"""Which Residency governs this node, and what does it say in the planner's words?"""
+"""Which Residency governs a node, and what does it say in the planner's words?
+
+The controller plans by it and the agent admits by it: one reading of the object for both.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,17 +13,17 @@ from berth.units import Bytes
 
 def governing(residencies: Iterable[Residency], labels: Mapping[str, str]) -> Residency | None:
     """Of those whose selector matches, the one of the highest priority; ties go to the first name."""
-    matching = [
-        residency
-        for residency in residencies
-        if all(labels.get(key) == value for key, value in residency.spec.node_selector.items())
-    ]
-    ranked = sorted(matching, key=lambda r: (-r.spec.priority, r.metadata.name))
-    return ranked[0] if ranked else None
+    matching = (r for r in residencies if selects(r.spec.node_selector, labels))
+    return min(matching, key=lambda r: (-r.spec.priority, r.metadata.name), default=None)
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether labels hold every pair of the selector; an empty one selects everything."""
+    return all(labels.get(key) == value for key, value in selector.items())
 
 
 def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
-    """What admission needs of it; ``host_reserve`` holds where no Residency governs."""
+    """What it says; ``host_reserve`` holds where no Residency governs."""
     if residency is None:
         return Policy(host_reserve=host_reserve)
     spec = residency.spec
