@@ -6,7 +6,7 @@ from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.controller.history import History
 from berth.controller.outcomes import Outcome
-from berth.planner.state import Claim
+from berth.planner.state import Claim, Need
 from berth.reasons import Reason
 from berth.units import Bytes
 from controller.objects import NOW, model
@@ -82,7 +82,8 @@ def test_what_was_measured_only_grows() -> None:
     history = History()
     for host, device in ((5, 7), (3, 9)):
         history.measured("ns/m", "s", Claim(Bytes(host), (("GPU", Bytes(device)),)))
-    assert list(history.measured_needs().values()) == [Claim(Bytes(5), (("GPU", Bytes(9)),))]
+    need = Need(Bytes(4), (Bytes(6),))
+    assert history.larger("ns/m", "s", need) == Need(Bytes(5), (Bytes(9),))
 
 
 def test_a_place_is_freed_when_its_runner_is_no_longer_seen() -> None:

@@ -96,10 +96,6 @@ class History:
         known = self._measured.get(name)
         self._measured[name] = claim if known is None else _larger(known, claim)
 
-    def measured_needs(self) -> dict[str, Claim]:
-        """What earlier runners took, under the keys that the planner asks for."""
-        return {needs_key(*name): claim for name, claim in self._measured.items()}
-
     def saw_runners(self, places: Mapping[str, tuple[str, tuple[str, ...]]], now: float) -> None:
         """Note which of the runners seen before are gone; ``places`` is node and devices by uid."""
         for uid, (node, devices) in self._last_seen.items():
@@ -125,11 +121,6 @@ def _moment(stamp: str | None) -> float | None:
         return moment_of(stamp) if stamp else None
     except ValueError:
         return None
-
-
-def needs_key(model: str, settings_hash: str, on_device: bool) -> str:
-    """How `State.measured_needs` names one Model with one set of settings on one class of device."""
-    return f"{model}/{settings_hash}/{'gpu' if on_device else 'cpu'}"
 
 
 def _larger(one: Claim, other: Claim) -> Claim:

@@ -80,7 +80,6 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         runners=runners,
         healthy_since=frame.healthy_since,
         fairness_s=frame.fairness_s,
-        measured_needs=history.measured_needs(),
         recently_freed=history.recently_freed(),
         healthy_needed_s=frame.healthy_needed_s,
         drain_quiet_s=frame.drain_quiet_s,

@@ -93,8 +93,8 @@ def host_reserve(node: Node) -> Bytes:
     """Bytes of host memory that stay free; on a board with unified memory floor and margin."""
     policy = node.policy
     if any(is_unified(device) for device in node.devices):
-        return Bytes(max(policy.unified_floor + policy.unified_margin, node.reserve_host))
-    return Bytes(max(policy.host_reserve, node.reserve_host))
+        return Bytes(policy.unified_floor + policy.unified_margin)
+    return policy.host_reserve
 
 
 def host_room(node: Node, runners: Iterable[Runner]) -> Room:

@@ -114,7 +114,6 @@ class Node:
     policy: Policy = Policy()
     held_by: str = ""
     """Name of the Hold that has taken it."""
-    reserve_host: Bytes = Bytes(0)
     cpus: int = 0
 
 
@@ -278,8 +277,6 @@ class State:
     """Since when the watches have been healthy: no idle unload or eviction before 90 s of it."""
     fairness_s: float = 60.0
     """How long a loaded model with waiting or running requests may keep another one waiting."""
-    measured_needs: Mapping[str, Claim] = field(default_factory=dict)
-    """By model key, settings hash and device class: what earlier runners really took."""
     recently_freed: Mapping[str, float] = field(default_factory=dict)
     """By ``node/device``: when a runner there was last seen to be gone."""
     healthy_needed_s: float = 90.0

@@ -96,7 +96,6 @@ class World:
             models=tuple(self.models.values()),
             runners=tuple(seat.seen for seat in self.seats.values()),
             recently_freed=dict(self._freed),
-            measured_needs={},
         )
 
     def _in_use(self, node: Node) -> Node:
