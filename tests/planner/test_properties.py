@@ -144,6 +144,27 @@ class WrongEstimates(Days):
         self.world.is_estimate_trusted = False
 
 
+class Switches(Days):
+    """The same days where some settings never come up: what was good serves all the same."""
+
+    @rule(key=name, version=st.sampled_from(["h1", "h2", "bad-1", "bad-2"]))
+    def settings_change_to_what_may_not_work(self, key: str, version: str) -> None:
+        self.world.bad = {"bad-1", "bad-2"}
+        if self.world.changes[key].good:
+            self.world.change(key, settings_hash=version)
+
+    def teardown(self) -> None:
+        """Everybody is served, and nothing that failed is tried over and over."""
+        super().teardown()
+        if not hasattr(self, "world"):
+            return
+        before = self.world.loads
+        self.world.run(LONG_S)
+        assert self.world.loads == before, "loads go on although nobody asks"
+        up = {t.seen.settings_hash for t in self.world.runners.values() if t.seen.stage is Stage.UP}
+        assert up <= {"h1", "h2"}
+
+
 def _run(machine: type[Days], examples: int) -> None:
     run_state_machine_as_test(
         machine,
@@ -163,3 +184,7 @@ def test_random_days_keep_every_promise() -> None:
 
 def test_random_days_with_wrong_estimates_lose_nobody() -> None:
     _run(WrongEstimates, 30)
+
+
+def test_random_days_with_settings_that_fail_end_with_what_was_good() -> None:
+    _run(Switches, 40)

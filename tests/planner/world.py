@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, StartPod, Stop
 from berth.planner.arithmetic import rooms
 from berth.planner.plan import make_plan
-from berth.planner.restarts import next_restart
-from berth.planner.state import HOST, Claim, Model, Node, Runner, Stage, State
+from berth.planner.restarts import OF_THE_PLACE, next_restart
+from berth.planner.rollout import Asked, Change, Phase, Rollout, after_plan, plan_rollout
+from berth.planner.state import HOST, Claim, Model, Node, Restarts, Runner, Stage, State
 from berth.planner.state import Drain as Order
 from berth.reasons import Reason
 from berth.units import Bytes
@@ -70,6 +71,12 @@ class World:
     """The controller dies after so many actions of its next plan, and another one takes over."""
     measures_loads: bool = True
     """Whether the agents can tell what a runner holds while it loads."""
+    bad: set[str] = field(default_factory=set)
+    """Settings with which no runner comes up."""
+    changes: dict[str, Change] = field(default_factory=dict)
+    """By model: what the controller remembers of its settings."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """By model: with which settings the present plan starts its runners."""
 
     # What the planner is told.
 
@@ -78,10 +85,30 @@ class World:
             now=self.now,
             epoch=1,
             nodes=tuple(self._with_use(node) for node in self.nodes.values()),
-            models=tuple(self.models.values()),
+            models=tuple(self._with_settings(model) for model in self.models.values()),
             runners=tuple(truth.seen for truth in self.runners.values()),
             healthy_since=0.0,
             recently_freed=dict(self.freed),
+        )
+
+    def rollout(self, model: Model) -> Rollout:
+        """With which settings the model's next runner starts, as the controller works it out."""
+        before = self.changes.get(model.key, Change())
+        asked = Asked(model.settings_hash, restarts=model.restarts)
+        return plan_rollout(before, asked, [t.seen for t in self.of(model.key)], self.now)
+
+    def _with_settings(self, model: Model) -> Model:
+        rollout = self.rollout(model)
+        self.changes[model.key] = rollout.change
+        restarts = model.restarts
+        if rollout.change.good and rollout.settings != rollout.change.good:
+            restarts = Restarts(excluded=restarts.excluded)
+        return replace(
+            model,
+            settings_hash=rollout.settings,
+            owed=rollout.change.owed,
+            on_trial=rollout.phase is Phase.TRIAL,
+            restarts=restarts,
         )
 
     def _with_use(self, node: Node) -> Node:
@@ -132,10 +159,17 @@ class World:
                 promise(self, before, self.plan)
             chosen = self.plan.actions[: self.interrupted_after]
             self.interrupted_after = None
+            self._remember(Plan(tuple(chosen)))
+            self.settings = {model.key: model.settings_hash for model in before.models}
             done = [self._apply(action) for action in chosen]
             if not any(done):
                 return
         raise AssertionError(f"plans do not come to rest: {self.history[-12:]}")
+
+    def _remember(self, plan: Plan) -> None:
+        for key, change in self.changes.items():
+            seen = [t.seen for t in self.of(key)]
+            self.changes[key] = after_plan(change, plan, seen, self.now)
 
     def _happen(self) -> None:
         for uid in sorted(self.runners):
@@ -157,6 +191,9 @@ class World:
             files = {digest for digest, _ in self.models[seen.model].files}
             node = self.nodes[seen.node]
             self.nodes[seen.node] = replace(node, files=node.files | files)
+            truth.done_at = None
+        elif seen.stage is Stage.STARTING and due and seen.settings_hash in self.bad:
+            truth.seen = replace(seen, stage=Stage.FAILED, exit_reason=Reason.SMOKE_FAILED)
             truth.done_at = None
         elif seen.stage is Stage.STARTING and due:
             measured = self.measured(truth)
@@ -283,7 +320,7 @@ class World:
             seen = Runner(
                 uid=uid, name=name, model=action.model, node=action.place.node, claim=action.claim,
                 stage=stage, ordinal=action.ordinal, attempt=action.attempt, created=self.now,
-                settings_hash=self.models[action.model].settings_hash,
+                settings_hash=self.settings[action.model],
                 reserved_at=self.now if stage is Stage.RESERVED else None,
             )  # fmt: skip
             truth = Truth(seen, action.claim, self.load_s, self.stop_s)
@@ -310,7 +347,10 @@ class World:
             self._gone(truth)
 
     def _record(self, seen: Runner, reason: Reason) -> None:
-        """What the controller notes of a failure; a wished-for end is none."""
+        """What the controller notes of a failure; a wished-for end is none, nor is a trial's."""
+        good = self.changes[seen.model].good
+        if good and seen.settings_hash != good and reason not in OF_THE_PLACE:
+            return
         if seen.stage in (Stage.RESERVED, Stage.FAILED) or reason is Reason.KILLED:
             model = self.models[seen.model]
             restarts = next_restart(model.restarts, now=self.now, reason=reason, node=seen.node)

@@ -84,6 +84,11 @@ class Reason(StrEnum):
     WRONG_DEVICE = "WrongDevice"
     LOAD_TIMEOUT = "LoadTimeout"
     EPOCH = "StaleEpoch"
+    SMOKE_FAILED = "SmokeTestFailed"
+    INTERRUPTED = "Interrupted"
+    # Of a switch of settings.
+    SWITCHED = "Switched"
+    SWITCH_WAITS = "SwitchWaits"
     # Why a runner is drained.
     MAKE_ROOM = "MakeRoom"
     REPLACED = "Replaced"
@@ -106,6 +111,8 @@ class ConditionType(StrEnum):
     HEADER_READ = "HeaderRead"
     PLACED = "Placed"
     ID_UNIQUE = "IdUnique"
+    SWITCHING = "Switching"
+    ROLLED_BACK = "RolledBack"
     HELD = "Held"
     RELEASED = "Released"
     EXPIRED = "Expired"

@@ -6,7 +6,7 @@ that the pass decides, so that two decisions of one pass never count the same by
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,8 @@ class Book:
     placed: dict[str, list[Prepare | Reserve]] = field(default_factory=dict)
     rolling: set[str] = field(default_factory=set)
     """Nodes on which a runner is being replaced: one at a time on each."""
+    rolling_profiles: set[str] = field(default_factory=set)
+    """Profiles of which a model's settings are being changed: one model at a time of each."""
     over: dict[str, str] = field(default_factory=dict)
     """Nodes on which more is held than there is, and a sentence about it."""
     wakes: list[float] = field(default_factory=list)
@@ -348,6 +350,13 @@ class Book:
             self.ranked.pop(sibling.node, None)
             self.changed.add(sibling.node)
         self.groups_ranked.clear()
+
+    def roll(self, model: Model, runners: Iterable[Runner]) -> None:
+        """Note that these runners of a model are being replaced, or replace others."""
+        nodes = {runner.node for runner in runners}
+        self.rolling |= nodes
+        if nodes and model.profile:
+            self.rolling_profiles.add(model.profile)
 
     def place(self, action: Prepare | Reserve) -> None:
         """Note a placement; a reservation is in the ledger from here on."""

@@ -265,13 +265,13 @@ def plan_replaced(book: Book, model: Model) -> None:
 
     1. What is not up yet is stopped at once: nobody is in its hands.
     2. One that is up drains once a new one is up beside it, and more are up than are wanted.
+    3. Meanwhile nobody else is replaced on these nodes, nor of the same profile.
     """
     live = book.live(model.key)
-    book.rolling.update(
-        r.node
-        for r in book.leaving(model.key)
-        if r.drain is not None and r.drain.reason is Reason.REPLACED
-    )
+    leaving = book.leaving(model.key)
+    book.roll(model, [r for r in leaving if r.drain and r.drain.reason is Reason.REPLACED])
+    if model.on_trial:
+        book.roll(model, [r for r in live if r.stage in LOADING])
     stale = [r for r in live if is_stale(model, r)]
     if not stale or model.blocked is not None:
         return
@@ -281,7 +281,7 @@ def plan_replaced(book: Book, model: Model) -> None:
     old = [r for r in stale if r.stage is Stage.UP]
     fresh = [r for r in live if r not in stale]
     if any(r.stage is not Stage.PREPARING for r in fresh):
-        book.rolling.update(r.node for r in old)
+        book.roll(model, old)
     if not old or not any(r.stage is Stage.UP for r in fresh):
         return
     wanted = max(1, plan_target(book, model)[0])

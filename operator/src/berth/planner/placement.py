@@ -119,12 +119,15 @@ def refuse_restart(book: Book, wish: Wish) -> bool:
 def waits_for_turn(book: Book, wish: Wish) -> bool:
     """Whether something of the same kind is under way.
 
-    1. Another runner on the node of the one to be replaced is being replaced just now.
+    1. Another runner on the node of the one to be replaced, or another model of its profile, is
+       being replaced just now.
     2. Autoload: another model that nobody waits for is being loaded; one at a time, in load order.
     """
     if wish.want is Want.AUTOLOAD:
         return book.is_autoloading()
-    return wish.replaces is not None and wish.replaces.node in book.rolling
+    if wish.replaces is None:
+        return False
+    return wish.replaces.node in book.rolling or wish.model.profile in book.rolling_profiles
 
 
 def plan_free_offer(book: Book, search: Search) -> Offer | None:
@@ -323,7 +326,7 @@ def _replace(book: Book, wish: Wish, offer: Offer) -> None:
     old = wish.replaces
     if old is None:
         return
-    book.rolling.add(old.node)
+    book.roll(wish.model, [old])
     place = book.at(offer.candidate.node)
     same_node = old.node == offer.candidate.node
     cap = place.node.policy.max_runners

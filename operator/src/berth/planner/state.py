@@ -262,6 +262,12 @@ class Model:
     """Nodes that alone can see its files (host paths); ``None``: any node."""
     autoload_done: bool = False
     """It has been up once since it was declared: ``autoload`` has had its turn."""
+    profile: str = ""
+    """``namespace/name`` of its Profile: those of one change their settings one after the other."""
+    owed: bool = False
+    """A runner of it was stopped for new settings and none is up since: one is owed."""
+    on_trial: bool = False
+    """A runner with new settings stands that is not known to be good yet."""
 
 
 @dataclass(frozen=True)

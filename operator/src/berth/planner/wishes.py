@@ -82,7 +82,8 @@ def plan_target(book: Book, model: Model) -> tuple[int, Want]:
     1. Suspended, blocked, or kept down by hand: none.
     2. Requests that wait, or a load by hand: at least one.
     3. Pinned: one on each place of ``pinTo``, at least one; ``minReplicas``: that many.
-    4. Autoload: one, until it has been up once.
+    4. One that was stopped for new settings: one, until it is up again.
+    5. Autoload: one, until it has been up once.
     """
     if not can_be_planned(model) or is_held_down(model):
         return 0, Want.BEGUN
@@ -94,6 +95,8 @@ def plan_target(book: Book, model: Model) -> tuple[int, Want]:
         return max(1, kept), Want.WAITING if waits else Want.BY_HAND
     if kept:
         return kept, Want.PINNED if model.pinned else Want.KEPT
+    if model.owed:
+        return 1, Want.KEPT
     if not model.autoload_done and book.autoloads(model):
         return 1, Want.AUTOLOAD
     return 0, Want.BEGUN
@@ -236,6 +239,8 @@ def _replacement(book: Book, model: Model, live: list[Runner]) -> list[Wish]:
         return []
     oldest = min(stale, key=lambda r: (r.busy > 0, r.ordinal, r.uid))
     failed = model.restarts.count and book.state.now - (model.restarts.last_failed or 0.0)
+    if model.profile in book.rolling_profiles:
+        return []
     if oldest.node in book.rolling or (failed and failed < FORGOTTEN_AFTER_S):
         return []
     return [Wish(model, Want.REPLACE, book.state.now, replaces=oldest)]
