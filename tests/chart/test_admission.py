@@ -6,13 +6,14 @@ import subprocess
 import pytest
 
 from berth.api.runner import Runner
-from berth.manifests.pod import runner_pod
+from berth.manifests.pod import PodSettings, runner_pod
 
 pytestmark = pytest.mark.api
+BY_DRIVER = PodSettings()
 
 
-def pod(namespace, **spec):
-    """The pod of a Runner that reads its files from a claim: no host path."""
+def pod(namespace, settings=BY_DRIVER, **spec):
+    """The pod of a Runner whose files lie in the node's store."""
     runner = Runner.model_validate(
         {
             "metadata": {"name": "m-0", "namespace": namespace, "uid": "u"},
@@ -22,12 +23,11 @@ def pod(namespace, **spec):
                 "image": "berth/runner",
                 "command": ["llama-server"],
                 "claim": {"host": 1 << 30},
-                "mount": {"persistentVolumeClaim": "weights"},
                 **spec,
             },
         }
     )
-    return json.dumps(runner_pod(runner))
+    return json.dumps(runner_pod(runner, settings))
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,21 @@ def dry_run(plane, text):
     return plane.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=text)
 
 
-def test_a_runner_passes_restricted_but_for_the_store_of_the_node(plane, restricted):
-    kept = json.loads(dry_run(plane, pod(restricted)))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="from the node's store"),
+        pytest.param({"mount": {"persistentVolumeClaim": "weights"}}, id="from a claim"),
+    ],
+)
+def test_a_runner_passes_restricted(plane, restricted, spec):
+    kept = json.loads(dry_run(plane, pod(restricted, **spec)))
     assert (kept["spec"]["priority"], kept["spec"]["preemptionPolicy"]) == (0, "Never")
+
+
+def test_a_cluster_set_to_host_paths_is_refused_for_these_alone(plane, restricted):
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        dry_run(plane, pod(restricted, mount=None))
+        dry_run(plane, pod(restricted, PodSettings(store_volume="hostPath")))
     assert caught.value.stderr.count("violates PodSecurity") == 1
     assert 'restricted volume types (volume "models" uses restricted volume type "hostPath")' in (
         caught.value.stderr

@@ -28,6 +28,7 @@ VARIANTS = [
         },
         id="everything set",
     ),
+    pytest.param({"agent.csi.enabled": False}, id="without the volume driver"),
     pytest.param({"runners.priorityClass.create": False}, id="a priority class of one's own"),
 ]
 
@@ -56,8 +57,10 @@ def test_every_container_says_what_it_needs_and_may_do_little(render, values):
         for container in spec["containers"]:
             assert container["resources"]["requests"]["memory"], name
             security = container["securityContext"]
-            assert security["allowPrivilegeEscalation"] is False, name
             assert security["readOnlyRootFilesystem"] is True, name
+            if (name, container["name"]) == ("berth-agent", "csi"):
+                continue  # see the test of the one privileged container
+            assert security["allowPrivilegeEscalation"] is False, name
             assert security["capabilities"]["drop"] == ["ALL"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         if name != "berth-agent":
@@ -69,7 +72,8 @@ def test_every_container_says_what_it_needs_and_may_do_little(render, values):
 
 
 def test_only_the_agent_is_root_and_of_the_hosts_file_systems_it_writes_the_store_alone(render):
-    spec = dict(pod_specs(render(**{"agent.hostPaths": ["/data"]})))["berth-agent"]
+    values = {"agent.hostPaths": ["/data"], "agent.csi.enabled": False}
+    spec = dict(pod_specs(render(**values)))["berth-agent"]
     host = {v["name"] for v in spec["volumes"] if "hostPath" in v}
     mounts = {m["name"]: m.get("readOnly", False) for m in spec["containers"][0]["volumeMounts"]}
     assert {name: mounts[name] for name in host} == {
@@ -79,6 +83,45 @@ def test_only_the_agent_is_root_and_of_the_hosts_file_systems_it_writes_the_stor
     }
     resources = spec["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"]
+
+
+def test_the_volume_driver_is_the_one_privileged_container_and_sees_the_store_read_only(render):
+    objects = render(**{"agent.csi": {"enabled": True, "kubeletDir": "/k", "resources": {}}})
+    spec = dict(pod_specs(objects))["berth-agent"]
+    privileged = [
+        (name, container["name"])
+        for name, found in pod_specs(objects)
+        for container in found["containers"]
+        if container["securityContext"].get("privileged")
+    ]
+    assert privileged == [("berth-agent", "csi")]
+    csi = spec["containers"][1]
+    assert csi["command"] == ["berth", "csi"]
+    assert {m["mountPath"]: m.get("readOnly", False) for m in csi["volumeMounts"]} == {
+        "/tmp": False,
+        "/var/lib/berth": True,
+        "/k/plugins/store.berth.dev": False,
+        "/k/plugins_registry": False,
+        "/k/pods": False,
+    }
+    shared = [m["mountPath"] for m in csi["volumeMounts"] if "mountPropagation" in m]
+    assert shared == ["/k/pods"]
+
+
+def test_without_the_volume_driver_runner_pods_mount_the_store_by_path(render):
+    def setting(objects):
+        return named(objects, "ConfigMap", "berth-settings")["data"]["BERTH_STORE_VOLUME"]
+
+    with_it, without = render(), render(**{"agent.csi.enabled": False})
+    assert (setting(with_it), setting(without)) == ("csi", "hostPath")
+    assert named(with_it, "CSIDriver", "store.berth.dev")["spec"] == {
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "None",
+        "volumeLifecycleModes": ["Ephemeral"],
+    }
+    assert not [o for o in without if o["kind"] == "CSIDriver"]
+    assert len(dict(pod_specs(without))["berth-agent"]["containers"]) == 1
 
 
 def rules(objects):

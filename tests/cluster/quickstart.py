@@ -50,6 +50,7 @@ def up_local(state_dir: Path, *, port: int = DEFAULT_PORT) -> None:
         # What is fetched goes with the cluster.
         "STORE_ROOT": str(cluster.node.folder / "store"),
     }
+    values["agent"] = {"csi": {"kubeletDir": str(cluster.node.folder / "kubelet")}}
     release.install(api, values)
     apply_example(api)
     endpoint = forward(cluster, api, port=port)

@@ -181,7 +181,8 @@ def installed(state_dir: Path) -> Iterator[Installed]:
             # Tests of idle unloads would else wait for a minute and a half after every start.
             "HEALTHY_BEFORE_UNLOAD": "3s",
         }
-        values["agent"] = {"hostPaths": [str(folder)]}
+        kubelet = {"kubeletDir": str(cluster.node.folder / "kubelet")}
+        values["agent"] = {"hostPaths": [str(folder)], "csi": kubelet}
         release.install(api, values)
         cluster.plane.apply(
             {

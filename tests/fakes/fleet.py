@@ -29,6 +29,7 @@ from berth.agent.core import Agent
 from berth.agent.download import FileRef, Progress
 from berth.agent.gpus import Gpu, GpuProcess, GpuSample
 from berth.agent.host import Disk, HostMemory, Process
+from berth.agent.loans import Loan
 from berth.agent.shelf import Blob
 from berth.api.meta import ANNOTATION_CLAIM
 from berth.kube.cache import raw_cache
@@ -140,6 +141,9 @@ class FakeFiles:
         self._blobs |= {file.sha256: file.size or 0 for file in files if file.sha256}
         self._runners.add(runner)
         return Path("/models")
+
+    def lend(self, loan: Loan) -> None:
+        """Fake pods mount nothing."""
 
     def release(self, runner: str) -> None:
         self._runners.discard(runner)

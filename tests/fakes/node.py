@@ -17,6 +17,7 @@ from berth.agent.download import FileRef, Progress
 from berth.agent.fetch_errors import FetchError
 from berth.agent.gpus import Gpu, GpuProcess, GpuSample
 from berth.agent.host import Disk, HostMemory, Process
+from berth.agent.loans import Loan
 from berth.agent.shelf import Blob
 from berth.units import Bytes, GiB
 
@@ -148,6 +149,7 @@ class FakeFiles:
     blobs: dict[str, int] = field(default_factory=dict)
     runners: dict[str, list[str]] = field(default_factory=dict)
     asked: list[FileRef] = field(default_factory=list)
+    loans: dict[str, Loan] = field(default_factory=dict)
     released: list[str] = field(default_factory=list)
 
     async def provide(self, runner: str, files: Sequence[FileRef], progress: Progress) -> Path:
@@ -167,7 +169,11 @@ class FakeFiles:
         self.runners[runner] = [file.name for file in files]
         return Path("/nowhere") / runner
 
+    def lend(self, loan: Loan) -> None:
+        self.loans[loan.runner] = loan
+
     def release(self, runner: str) -> None:
+        self.loans.pop(runner, None)
         self.runners.pop(runner, None)
         self.released.append(runner)
 

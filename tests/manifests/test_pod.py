@@ -137,7 +137,11 @@ def test_a_runner_on_the_cpu_has_this_whole_pod():
             "volumes": [
                 {
                     "name": "models",
-                    "hostPath": {"path": "/var/lib/berth/runners/u-1", "type": "Directory"},
+                    "csi": {
+                        "driver": "store.berth.dev",
+                        "readOnly": True,
+                        "volumeAttributes": {"volume": "weights"},
+                    },
                 },
                 {"name": "tmp", "emptyDir": {"sizeLimit": str(4 << 30)}},
             ],
@@ -209,6 +213,12 @@ def test_a_users_variable_reaches_the_engine_but_never_the_container_runtime():
 )
 def test_mounted_files_are_read_where_they_are(mount, volume):
     assert runner_pod(runner(mount=mount))["spec"]["volumes"][0] == {"name": "models", **volume}
+
+
+def test_without_the_volume_driver_the_store_is_a_host_path():
+    volumes = runner_pod(runner(), PodSettings(store_volume="hostPath"))["spec"]["volumes"]
+    path = {"path": "/var/lib/berth/runners/u-1", "type": "Directory"}
+    assert volumes[0] == {"name": "models", "hostPath": path}
 
 
 GIB = 1 << 30

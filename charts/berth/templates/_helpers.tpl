@@ -41,6 +41,7 @@ imagePullSecrets:
 {{- define "berth.settings" -}}
 {{- $settings := dict "BERTH_IMAGE_LLAMACPP_CPU" .Values.runnerImages.llamacpp.cpu "BERTH_IMAGE_LLAMACPP_CUDA" .Values.runnerImages.llamacpp.cuda -}}
 {{- $_ := set $settings "BERTH_IMAGE_OPERATOR" (include "berth.image" (dict "root" . "program" "controller")) -}}
+{{- $_ := set $settings "BERTH_STORE_VOLUME" (ternary "csi" "hostPath" .Values.agent.csi.enabled) -}}
 {{- range $name, $value := .Values.settings -}}
 {{- $_ := set $settings (printf "BERTH_%s" $name) (toString $value) -}}
 {{- end -}}

@@ -44,6 +44,8 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("HF_ENDPOINT", "https://huggingface.co", "text", "controller, agent", "the hub that huggingFace sources name", "the public hub"),
     Setting("SOURCE_ALLOW", "", "list", "controller, agent", "hosts and CIDRs that sources may reach although private", "empty: no Model can make Berth call inside the cluster"),
     Setting("STORE_ROOT", "/var/lib/berth", "text", "agent, controller", "folder of the node that holds fetched files", "survives the pod"),
+    Setting("STORE_VOLUME", "csi", "text", "controller", "how runner pods mount the store: csi (the driver store.berth.dev) or hostPath", "hostPath is refused where a namespace enforces the restricted Pod Security standard"),
+    Setting("KUBELET_DIR", "/var/lib/kubelet", "text", "agent", "the kubelet's root folder, where the volume driver mounts", "the kubelet's own default"),
     Setting("PASS_DEBOUNCE", "50ms", "duration", "controller", "quiet time before a planning pass", "a burst of events makes one pass"),
     Setting("DRAIN_QUIET", "2s", "duration", "controller", "quiet time before a draining runner is stopped", "a request on its way still arrives"),
     Setting("HEALTHY_BEFORE_UNLOAD", "90s", "duration", "controller", "how long watches must be healthy before anything idle is unloaded", "missing reports of use must not look like idleness"),

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from berth.agent.download import FileRef, Progress
 from berth.agent.fetch_errors import FetchError
+from berth.agent.loans import Loan, Loans
 from berth.agent.shelf import Blob
 from berth.agent.store import Store
 from berth.api.meta import SecretKeyRef
@@ -24,6 +25,10 @@ class Files(Protocol):
         """Have them on the node, verified and linked for this runner. Raises FetchError."""
         ...
 
+    def lend(self, loan: Loan) -> None:
+        """Let the pod of a runner mount what is lent; before there is such a pod."""
+        ...
+
     def release(self, runner: str) -> None:
         """The runner (by uid) is gone; its files may be deleted when room is needed."""
         ...
@@ -33,7 +38,7 @@ class Files(Protocol):
         ...
 
     def holders(self) -> list[str]:
-        """Uids of the runners that files are linked for."""
+        """Uids of the runners that something is kept for."""
         ...
 
 
@@ -42,18 +47,24 @@ class StoreFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._loans = Loans(store.shelf.root)
 
     async def provide(self, runner: str, files: Sequence[FileRef], progress: Progress) -> Path:
         return await self._store.provide(runner, files, progress)
 
+    def lend(self, loan: Loan) -> None:
+        self._loans.note(loan)
+
     def release(self, runner: str) -> None:
+        # The note first: a folder without a note is found again by its name.
+        self._loans.drop(runner)
         self._store.release(runner)
 
     def held(self) -> list[Blob]:
         return self._store.shelf.list_blobs()
 
     def holders(self) -> list[str]:
-        return self._store.shelf.list_runners()
+        return sorted({*self._store.shelf.list_runners(), *self._loans.runners()})
 
 
 class SecretNotFoundError(FetchError):

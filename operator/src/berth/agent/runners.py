@@ -8,6 +8,7 @@ from dataclasses import replace
 from berth.agent.fetch_errors import FetchError
 from berth.agent.files import file_refs, needs_fetch, read_token
 from berth.agent.health import Look, next_pulse
+from berth.agent.loans import Loan
 from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.pods import Pod
 from berth.agent.probe import Target
@@ -159,6 +160,8 @@ class RunnerWork:
                 log.warning("runner %s: files not had: %s: %s", self.runner.key, reason, err)
                 self._fetch_failed(reason, str(err))
                 return
+            meta = self.runner.metadata
+            self._site.files.lend(Loan(self.uid, meta.namespace, meta.name))
         size = sum(file.size for file in self.runner.spec.files) if needs_fetch(self.runner) else 0
         self.fetch = FetchStatus(state="Verified", done=size, total=size)
         self.is_fetched = True

@@ -27,19 +27,28 @@ def agent() -> None:
 
 
 @click.command()
+def csi() -> None:
+    """Run the volume driver of the node that BERTH_NODE_NAME names.
+
+    It mounts what the agent has lent to a runner's pod, when the kubelet asks.
+    """
+    _run("agent.csi", extra="agent")
+
+
+@click.command()
 def gateway() -> None:
     """Run the OpenAI endpoint: it passes requests to runners and holds them while a model loads."""
     _run("gateway")
 
 
-def _run(program: str) -> None:
+def _run(program: str, *, extra: str = "") -> None:
     try:
         module = importlib.import_module(f"berth.{program}.main")
     except ModuleNotFoundError as err:
         raise CommandError(
             f"starting the {program}",
             wrong=f"the Python module {err.name} is not installed",
-            todo=f"install berth-operator[{program}]",
+            todo=f"install berth-operator[{extra or program}]",
         ) from err
     run: Callable[[], None] = module.run
     run()

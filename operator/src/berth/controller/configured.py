@@ -22,6 +22,7 @@ def pod_settings(settings: Settings) -> PodSettings:
     """What every runner pod of the cluster shares."""
     return PodSettings(
         store_root=settings.text("STORE_ROOT"),
+        store_volume=settings.text("STORE_VOLUME"),
         runtime_class=settings.text("RUNTIME_CLASS"),
         log_level=settings.text("LOG_LEVEL"),
         quiet_s=settings.seconds("DRAIN_QUIET"),

@@ -1,8 +1,8 @@
 """Which pod runs a Runner's engine?
 
 One pod of one container, bound to its node by required affinity so that the scheduler still
-judges it, with no right that Pod Security's ``restricted`` would refuse but the read-only
-``hostPath`` of its files. ``docs/design/0001-objects-and-flow.md`` says who reads what of it.
+judges it, with no right that Pod Security's ``restricted`` would refuse: its files are a volume of the node's
+own driver. (A Model's own host path, and a cluster set to ``hostPath``, are the exceptions.) ``docs/design/0001-objects-and-flow.md`` says who reads what of it.
 """
 
 import hashlib
@@ -32,6 +32,7 @@ SESSION_S = 60
 STOP_S = 20
 """From SIGTERM to SIGKILL of the engine."""
 GRACE_EXTRA_S = SESSION_S + 30
+STORE_DRIVER = "store.berth.dev"
 _USER = 65532
 """Any number but 0 will do; this one is what images without a user of their own agree on."""
 _TMP = {"sizeLimit": str(4 * GiB)}
@@ -43,6 +44,8 @@ class PodSettings:
     """What every runner pod of a cluster shares. Empty texts leave the field out."""
 
     store_root: str = "/var/lib/berth"
+    store_volume: str = "csi"
+    """``csi`` or ``hostPath``."""
     runtime_class: str = ""
     """Of pods that get a GPU."""
     service_account: str = ""
@@ -252,8 +255,17 @@ def _models_volume(runner: Runner, settings: PodSettings) -> Object:
         claim = {"claimName": mount.persistent_volume_claim, "readOnly": True}
         return {"name": "models", "persistentVolumeClaim": claim}
     path = mount.host_path if mount is not None else None
+    if not path and settings.store_volume == "csi":
+        return _lent("models", "weights")
     stored = f"{settings.store_root}/runners/{runner.metadata.uid}"
     return {"name": "models", "hostPath": {"path": path or stored, "type": "Directory"}}
+
+
+def _lent(name: str, volume: str) -> Object:
+    """A volume of the node's driver: what the agent has lent to this very pod."""
+    attributes = {"volume": volume}
+    csi = {"driver": STORE_DRIVER, "readOnly": True, "volumeAttributes": attributes}
+    return {"name": name, "csi": csi}
 
 
 def _labels(runner: Runner) -> dict[str, str]:

@@ -1,0 +1,155 @@
+"""What the node's agent does for pods, on a real node: volumes of the store's driver."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import mounts
+from e2e.installed import FILE, REPO, Installed, chat
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+STRICT = "strict"
+LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def strict(berth: Installed) -> str:
+    """A namespace that enforces the ``restricted`` Pod Security standard."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    berth.cluster.plane.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRICT, "labels": label}}
+    )
+    return STRICT
+
+
+def declare(berth: Installed, name: str, namespace: str) -> None:
+    source = {"huggingFace": {"repo": REPO, "files": [FILE]}}
+    berth.cluster.plane.apply(
+        {
+            "apiVersion": "berth.dev/v1alpha1",
+            "kind": "Model",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"source": source},
+        }
+    )
+
+
+def volume_mounts(berth: Installed) -> list[str]:
+    """Mount points of the driver's volumes in the node's mount namespace."""
+    holder = berth.cluster.plane.processes.find(mounts.HOLDER)
+    assert holder is not None
+    table = Path(f"/proc/{holder.pid}/mountinfo").read_text()
+    points = [line.split()[4] for line in table.splitlines()]
+    return [point for point in points if "/volumes/kubernetes.io~csi/" in point]
+
+
+def containers(berth: Installed) -> dict[str, int]:
+    """Restarts of the agent's containers."""
+    pods = berth.every("pods", "berth-system", "app.kubernetes.io/component=agent")
+    return {
+        status["name"]: status["restartCount"]
+        for pod in pods
+        for status in pod["status"]["containerStatuses"]
+        if status["ready"]
+    }
+
+
+async def answer_of_stream(berth: Installed, name: str) -> list[str]:
+    async with (
+        berth.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=chat(name, stream=True, **LONG)) as got,
+    ):
+        return [line[6:] async for line in got.aiter_lines() if line.startswith("data: ")]
+
+
+class TestVolumes:
+    async def test_a_runner_in_a_restricted_namespace_serves_while_agent_and_driver_are_killed(
+        self, berth: Installed, strict: str
+    ) -> None:
+        before = volume_mounts(berth)
+        declare(berth, "careful", strict)
+        assert (await berth.ask("careful")).status_code == 200
+        pod = berth.every("pods", strict, "berth.dev/model=careful")[0]
+        volume = next(v for v in pod["spec"]["volumes"] if v["name"] == "models")
+        assert volume["csi"]["driver"] == "store.berth.dev"
+        assert len(volume_mounts(berth)) == len(before) + 1
+
+        restarts = containers(berth)
+        stream = asyncio.create_task(answer_of_stream(berth, "careful"))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(berth.kill_program, "agent")
+        frames = await stream
+        assert frames[-1] == "[DONE]"
+        await asyncio.to_thread(
+            berth.wait,
+            "agent and driver are back",
+            lambda: containers(berth) == {name: count + 1 for name, count in restarts.items()},
+        )
+        assert (await berth.ask("careful")).status_code == 200
+        assert len(volume_mounts(berth)) == len(before) + 1
+
+        berth.kubectl("delete", "model", "careful", "-n", strict, "--timeout=60s")
+        await asyncio.to_thread(
+            berth.wait, "no volume is left", lambda: volume_mounts(berth) == before, 90
+        )
+
+    async def test_the_files_are_read_only_in_the_pod_and_another_pod_gets_none(
+        self, berth: Installed, strict: str
+    ) -> None:
+        declare(berth, "shown", strict)
+        assert (await berth.ask("shown")).status_code == 200
+        pod = berth.every("pods", strict, "berth.dev/model=shown")[0]
+        name = pod["metadata"]["name"]
+        listed = berth.kubectl("exec", "-n", strict, name, "--", "ls", "/models")
+        assert listed.split() == [FILE]
+        options = berth.kubectl(
+            "exec", "-n", strict, name, "--", "grep", " /models ", "/proc/mounts"
+        )
+        assert options.split()[3].split(",")[0] == "ro"
+
+        berth.cluster.plane.apply(thief(strict, pod["spec"]["containers"][0]["image"]))
+        await asyncio.to_thread(
+            berth.wait, "the other pod is refused", lambda: "nothing is lent" in events(berth)
+        )
+        phase = berth.get("pod", "thief", strict)["status"]["phase"]
+        assert phase == "Pending"
+        berth.kubectl("delete", "pod", "thief", "-n", strict, "--timeout=60s")
+        berth.kubectl("delete", "model", "shown", "-n", strict, "--timeout=60s")
+
+
+def events(berth: Installed) -> str:
+    return berth.kubectl("get", "events", "-n", STRICT, "-o", "jsonpath={.items[*].message}")
+
+
+def thief(namespace: str, image: str) -> dict[str, Any]:
+    """A pod that asks the driver for weights and is no runner."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    csi = {"driver": "store.berth.dev", "readOnly": True, "volumeAttributes": {"volume": "weights"}}
+    container = {
+        "name": "c",
+        "image": image,
+        "command": ["sleep", "60"],
+        "volumeMounts": [{"name": "w", "mountPath": "/w"}],
+        "securityContext": security,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "thief", "namespace": namespace},
+        "spec": {"containers": [container], "volumes": [{"name": "w", "csi": csi}]},
+    }
+
+
+def test_the_host_knows_no_more_mounts_than_before(berth: Installed) -> None:
+    """What the driver mounts stays in the node's namespace and goes with it."""
+    table = subprocess.run(["cat", "/proc/self/mountinfo"], capture_output=True, text=True)
+    assert "kubernetes.io~csi" not in table.stdout
