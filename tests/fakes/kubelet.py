@@ -24,6 +24,9 @@ from berth.api.meta import LABEL_MANAGED, timestamp
 from berth.kube.cache import Cache, raw_cache
 from berth.kube.client import ApiError, ApiUnreachableError, Kube, Object
 from berth.kube.refs import NODES, PODS
+from berth.runner.config import parse_config
+from berth.runner.exits import ExitCode
+from berth.runner.smoke import smoke_fault
 from fakes.engine import Behaviour, FakeEngine
 from fakes.inspecting import Ended, inspect, is_inspecting
 
@@ -53,6 +56,8 @@ class Played:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     exit_with: int = 137
     exit_reason: str = "Error"
+    said: str = ""
+    """The sentence of the report that it ends with."""
 
 
 class FakeKubelet:
@@ -154,9 +159,20 @@ class FakeKubelet:
             if played.ended.is_set() or self._deleted(key):
                 break
             await asyncio.sleep(POLL_S)
+        await self._smoke(played)
         if not played.ended.is_set() and not self._deleted(key):
             await self._tell(played, ready=True)
         return True
+
+    async def _smoke(self, played: Played) -> None:
+        """What the runner program does before it says that it is up."""
+        test = parse_config(json.dumps(_told(played.pod) or {"engine": ["none"], "port": 1})).smoke
+        if test is None or played.ended.is_set():
+            return
+        fault = await asyncio.to_thread(smoke_fault, test, played.address, _port(played.pod))
+        if fault:
+            played.exit_with, played.said = ExitCode.SMOKE_FAILED, fault
+            played.ended.set()
 
     async def _until_asked_to_go(self, key: str, played: Played) -> None:
         while not self._deleted(key):
@@ -208,7 +224,8 @@ class FakeKubelet:
 
     async def _tell_ended(self, key: str, played: Played) -> None:
         now = self._stamp()
-        message = json.dumps({"reason": "engine-crash", "exitCode": played.exit_with, "lines": []})
+        told = {"reason": "engine-crash", "exitCode": played.exit_with, "lines": []}
+        message = json.dumps(told | ({"message": played.said} if played.said else {}))
         ended = {
             "exitCode": played.exit_with,
             "reason": played.exit_reason,

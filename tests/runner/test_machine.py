@@ -11,6 +11,7 @@ from berth.runner.machine import (
     HangSeen,
     Limits,
     Phase,
+    SmokeEnded,
     State,
     StopAsked,
     Tick,
@@ -25,6 +26,15 @@ LIMITS = Limits(quiet_s=2.0, drain_s=30.0, stop_s=5.0)
 def play(*events):
     """The phase after the events, why, and every effect with the instant at which it came."""
     state, effects = State(), []
+    for event in events:
+        state, now = advance(state, event, LIMITS)
+        effects += [(event.at, effect) for effect in now]
+    return state.phase, state.why, effects
+
+
+def play_tested(*events):
+    """As ``play``, for a runner that must pass a smoke test."""
+    state, effects = State(is_to_be_tested=True), []
     for event in events:
         state, now = advance(state, event, LIMITS)
         effects += [(event.at, effect) for effect in now]
@@ -171,3 +181,29 @@ def test_whatever_comes_once_asked_twice_it_ends_within_its_deadlines(steps):
         at += pause
         state, effects = advance(state, StopAsked(at), LIMITS)
     assert state.killed or Effect.KILL in effects
+
+
+@pytest.mark.parametrize(
+    ("events", "want"),
+    [
+        pytest.param([UP], (Phase.TESTING, [(1, Effect.TEST)]), id="healthy is not up yet"),
+        pytest.param(
+            [UP, UP, SmokeEnded(2, "")],
+            (Phase.UP, [(1, Effect.TEST), (2, Effect.DROP_CACHE)]),
+            id="a good answer makes it up, and it is asked once",
+        ),
+        pytest.param(
+            [UP, SmokeEnded(2, "no words")],
+            (Phase.STOPPING, [(1, Effect.TEST), (2, Effect.TERMINATE)]),
+            id="a bad answer stops it",
+        ),
+        pytest.param(
+            [UP, StopAsked(2), SmokeEnded(3, "")],
+            (Phase.STOPPING, [(1, Effect.TEST), (2, Effect.TERMINATE)]),
+            id="what is told to stop meanwhile stops",
+        ),
+    ],
+)
+def test_a_smoke_test_stands_between_healthy_and_up(events, want):
+    phase, _, effects = play_tested(*events)
+    assert (phase, effects) == want

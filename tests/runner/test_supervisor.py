@@ -452,3 +452,30 @@ def test_once_up_the_pages_of_files_that_are_not_read_again_are_dropped(runner, 
     running.wait_status("ok")
     wait_for("the cache to be dropped", lambda: resident_pages(weights) == 0)
     assert resident_pages(kept) > 0
+
+
+SMOKE = {"path": "/v1/chat/completions", "body": '{"messages":[],"stream":true,"max_tokens":4}'}
+
+
+def test_up_only_after_a_good_answer(runner):
+    running = runner("--token-delay", "0.2", smoke=SMOKE)
+    running.wait_status("testing")
+    assert running.status()[0] == 503
+    running.wait_status("ok")
+    running.signal(signal.SIGTERM)
+    assert running.wait()[0] is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("options", "test", "told"),
+    [
+        pytest.param([], {"expect": "Paris"}, "does not contain 'Paris'", id="the wrong words"),
+        pytest.param(["--hang-after", "1"], {"timeout": 1}, "within 1 s", id="no end"),
+        pytest.param([], {"path": "/v1/none"}, "answered 404", id="not an API that it has"),
+    ],
+)
+def test_an_engine_with_a_bad_answer_is_ended(runner, options, test, told):
+    running = runner(*options, smoke={**SMOKE, **test})
+    code, report = running.wait()
+    assert code is ExitCode.SMOKE_FAILED
+    assert told in report["message"]

@@ -29,6 +29,7 @@ _EXITS: dict[int, Reason] = {
     ExitCode.BAD_CONFIG: Reason.INTERNAL_ERROR,
     ExitCode.ENGINE_MISSING: Reason.UNSUPPORTED,
     ExitCode.LOAD_FAILED: Reason.CRASHED,
+    ExitCode.SMOKE_FAILED: Reason.SMOKE_FAILED,
 }
 _NODE_ENDED_IT = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from berth.runner.smoke import SmokeTest
+
 VARIABLE = "BERTH_RUNNER"
 """The environment variable: JSON itself, or ``@/path/to/file`` holding it."""
 LEVEL_VARIABLE = "BERTH_LOG_LEVEL"
@@ -54,6 +56,8 @@ class RunnerConfig:
     files: tuple[FileCheck, ...] = ()
     drop_cache: tuple[str, ...] = ()
     """Files whose page cache is dropped once the engine is up: they are not read again."""
+    smoke: SmokeTest | None = None
+    """A request that must be answered well before the runner counts as up."""
     quiet_s: float = 2.0
     """How long the engine must have been without work, without a break, to count as quiet."""
     drain_timeout_s: float = 300.0
@@ -90,7 +94,7 @@ _PLAIN = {
 }
 """Wire key → (field, type) of the settings that are one number or one string."""
 
-_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache"})
+_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache", "smoke"})
 
 
 def load_config(environment: Mapping[str, str]) -> RunnerConfig:
@@ -135,7 +139,17 @@ def _typed(data: dict[str, Any]) -> RunnerConfig:
         devices=tuple(DeviceNeed(str(d["uuid"]), int(d["need"])) for d in data.get("devices", ())),
         files=tuple(FileCheck(str(f["path"]), int(f["size"])) for f in data.get("files", ())),
         drop_cache=tuple(str(path) for path in data.get("dropCache", ())),
+        smoke=_smoke(data["smoke"]) if data.get("smoke") else None,
         **plain,
+    )
+
+
+def _smoke(data: dict[str, Any]) -> SmokeTest:
+    return SmokeTest(
+        path=str(data["path"]),
+        body=str(data["body"]),
+        expect=str(data.get("expect") or ""),
+        timeout_s=float(data.get("timeout", SmokeTest.timeout_s)),
     )
 
 
@@ -149,7 +163,17 @@ def render_config(config: RunnerConfig) -> str:
             "devices": [{"uuid": d.uuid, "need": d.need} for d in config.devices],
             "files": [{"path": f.path, "size": f.size} for f in config.files],
             "dropCache": list(config.drop_cache),
+            **({} if config.smoke is None else {"smoke": _smoke_wire(config.smoke)}),
             **plain,
         },
         separators=(",", ":"),
     )
+
+
+def _smoke_wire(smoke: SmokeTest) -> dict[str, Any]:
+    return {
+        "path": smoke.path,
+        "body": smoke.body,
+        "expect": smoke.expect,
+        "timeout": smoke.timeout_s,
+    }

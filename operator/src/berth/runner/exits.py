@@ -33,6 +33,9 @@ class ExitCode(IntEnum):
     LOAD_FAILED = 19
     """The engine ended before it was up, for no reason known above."""
 
+    SMOKE_FAILED = 20
+    """The engine was healthy, but its answer to the smoke test was not what it must be."""
+
     @property
     def reason(self) -> str:
         """The code as a Kubernetes reason: ``ENGINE_OOM`` reads ``EngineOOM``."""

@@ -13,6 +13,8 @@ class Phase(Enum):
     """Where the runner is. ``value`` is the word that the control port says."""
 
     STARTING = "starting"
+    TESTING = "testing"
+    """Healthy; the smoke test is under way and decides whether it is up."""
     UP = "ok"
     DRAINING = "draining"
     STOPPING = "stopping"
@@ -27,6 +29,7 @@ class Why(Enum):
     QUIET = "drained: no work for the whole quiet time"
     TIMEOUT = "the drain timeout passed with work still in hand"
     TOLD_TWICE = "a second signal ended the drain"
+    SMOKE = "the smoke test failed"
     HANG = "killed by the agent: work without progress"
 
 
@@ -44,12 +47,16 @@ class State:
     """Instants are of the events' clock; None where it has not happened."""
 
     phase: Phase = Phase.STARTING
+    is_to_be_tested: bool = False
+    """Whether a smoke test decides that the engine is up; else its health does."""
     was_up: bool = False
     why: Why = Why.NOBODY
     drain_since: float | None = None
     quiet_since: float | None = None
     stop_since: float | None = None
     killed: bool = False
+    fault: str = ""
+    """What the smoke test found wrong."""
     busy: bool | None = None
     """Work in hand at the last look; None when that could not be learnt."""
 
@@ -59,6 +66,14 @@ class EngineHealthy:
     """The engine's health path answered 200."""
 
     at: float
+
+
+@dataclass(frozen=True)
+class SmokeEnded:
+    """The smoke test is over. ``fault`` says what was wrong; empty: it passed."""
+
+    at: float
+    fault: str
 
 
 @dataclass(frozen=True)
@@ -98,12 +113,13 @@ class Tick:
     at: float
 
 
-Event = EngineHealthy | WorkSeen | StopAsked | HangSeen | EngineEnded | Tick
+Event = EngineHealthy | SmokeEnded | WorkSeen | StopAsked | HangSeen | EngineEnded | Tick
 
 
 class Effect(Enum):
     """What the supervisor must carry out."""
 
+    TEST = "send the engine its smoke test"
     DROP_CACHE = "drop the page cache of files that are not read again"
     TERMINATE = "send the engine SIGTERM"
     KILL = "send the engine's process group SIGKILL"
@@ -116,7 +132,8 @@ def advance(state: State, event: Event, limits: Limits) -> Step:
     """The next state and what to do.
 
     1. The engine ended: ended, whatever else is true.
-    2. The first health makes it up; pages not read again are dropped once, here.
+    2. The first health makes it up, or begins the smoke test, which does if it passes and stops the
+       engine if not; pages not read again are dropped once, when it is up.
     3. A first signal before it is up stops it: no answer can be in flight.
     4. A first signal while it is up starts the drain; nothing else happens to the engine, for
        llama-server and vLLM cut running answers at SIGTERM.
@@ -132,6 +149,8 @@ def advance(state: State, event: Event, limits: Limits) -> Step:
             return replace(state, phase=Phase.ENDED), ()
         case EngineHealthy():
             return _healthy(state)
+        case SmokeEnded(at, fault):
+            return _tested(state, at, fault)
         case StopAsked(at):
             return _asked(state, at)
         case HangSeen(at):
@@ -148,11 +167,23 @@ def advance(state: State, event: Event, limits: Limits) -> Step:
 def _healthy(state: State) -> Step:
     if state.phase is not Phase.STARTING:
         return state, ()
+    if state.is_to_be_tested:
+        return replace(state, phase=Phase.TESTING), (Effect.TEST,)
+    return _up(state)
+
+
+def _tested(state: State, at: float, fault: str) -> Step:
+    if state.phase is not Phase.TESTING:
+        return state, ()
+    return _stop(replace(state, fault=fault), at, Why.SMOKE) if fault else _up(state)
+
+
+def _up(state: State) -> Step:
     return replace(state, phase=Phase.UP, was_up=True), (Effect.DROP_CACHE,)
 
 
 def _asked(state: State, at: float) -> Step:
-    if state.phase is Phase.STARTING:
+    if state.phase in (Phase.STARTING, Phase.TESTING):
         return _stop(state, at, Why.BEFORE_UP)
     if state.phase is Phase.UP:
         return replace(state, phase=Phase.DRAINING, drain_since=at, quiet_since=None), ()

@@ -26,6 +26,7 @@ from berth.runner.machine import (
     HangSeen,
     Limits,
     Phase,
+    SmokeEnded,
     State,
     StopAsked,
     Tick,
@@ -35,6 +36,7 @@ from berth.runner.machine import (
 from berth.runner.memory import oom_kills
 from berth.runner.probe import Probe
 from berth.runner.report import render_report, write_report
+from berth.runner.smoke import SmokeTest, smoke_fault
 from berth.runner.verdict import Ending, Verdict, judge_ending
 
 LOOK_S = 0.25
@@ -47,7 +49,7 @@ class Supervisor:
     def __init__(self, config: RunnerConfig) -> None:
         self._config = config
         self._limits = Limits(config.quiet_s, config.drain_limit_s, config.stop_timeout_s)
-        self._state = State()
+        self._state = State(is_to_be_tested=config.smoke is not None)
         # SimpleQueue.put is re-entrant: a signal handler may interrupt another put.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._tail = Tail()
@@ -114,12 +116,21 @@ class Supervisor:
             self._tail.is_private = True
             for path in drop_page_cache(self._config.drop_cache):
                 self._say("warning", f"the page cache of {path} was not dropped")
+        elif effect is Effect.TEST and self._config.smoke is not None:
+            test = threading.Thread(
+                target=self._test, args=(self._config.smoke,), name="smoke", daemon=True
+            )
+            test.start()
         elif effect is Effect.TERMINATE:
             self._say("info", f"SIGTERM to the engine: {self._state.why.value}")
             engine.terminate()
         else:
             self._say("warning", "SIGKILL to the engine")
             engine.kill()
+
+    def _test(self, test: SmokeTest) -> None:
+        fault = smoke_fault(test, self._config.host, self._config.port)
+        self._events.put(SmokeEnded(time.monotonic(), fault))
 
     def _watch(self) -> None:
         config = self._config

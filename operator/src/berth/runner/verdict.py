@@ -44,16 +44,19 @@ def judge_ending(ending: Ending) -> Verdict:
     """First match wins.
 
     1. The agent called it hung: hang.
-    2. The runner itself stopped it: ok, whatever its status was.
-    3. The kernel killed for memory, or its last words are of memory: out of memory.
-    4. It had been up: a crash.
-    5. It spoke of an argument: bad flags.
-    6. It ended before it was up: the load failed.
+    2. Its answer to the smoke test was wrong: the smoke test failed.
+    3. The runner itself stopped it: ok, whatever its status was.
+    4. The kernel killed for memory, or its last words are of memory: out of memory.
+    5. It had been up: a crash.
+    6. It spoke of an argument: bad flags.
+    7. It ended before it was up: the load failed.
     """
     how = _how(ending.status)
     why = ending.state.why
     if why is Why.HANG:
         return Verdict(ExitCode.HANG, f"{why.value}; {how}")
+    if why is Why.SMOKE:
+        return Verdict(ExitCode.SMOKE_FAILED, f"{why.value}: {ending.state.fault}")
     if why is not Why.NOBODY:
         return Verdict(ExitCode.OK, f"{why.value}; {how}")
     if _is_killed_for_memory(ending):
