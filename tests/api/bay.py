@@ -34,6 +34,7 @@ class Bay:
         name = f"{self.name}-{suffix}"
         self.stack.node(name, memory=memory, gpus=gpus, labels={"bay": self.name})
         self.nodes.append(name)
+        self.stack.wait(f"node {name} is ready", lambda: _is_ready(self.stack.get("node", name)))
         self.stack.wait(
             f"node {name} has an inventory",
             lambda: self.stack.get("nodeinventory", name).get("status"),
@@ -207,6 +208,11 @@ class Bay:
                         data = line.removeprefix("data: ")
                         frames.append(data if data == "[DONE]" else json.loads(data))
         return frames
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any((row["type"], row["status"]) == ("Ready", "True") for row in conditions)
 
 
 def chat(model: str, **more: Any) -> dict[str, Any]:
