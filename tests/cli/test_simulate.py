@@ -91,6 +91,13 @@ def test_as_many_requests_as_slots_are_answered_at_once():
     assert world.tallies["ns/a"].waits == [30.0, 30.0, 40.0, 40.0]
 
 
+def test_an_answer_that_takes_no_time_keeps_nobody_waiting():
+    requests = [(0, "a", 6), (1, "a", 0), (1, "a", 5)]
+    world = played(node(), model("a"), requests=requests)
+    assert world.tallies["ns/a"].waits == [30.0, 35.0, 35.0]
+    assert played(node(), model("a"), requests=[(0, "a", 0)]).tallies["ns/a"].served == 1
+
+
 def test_what_is_unused_is_unloaded():
     requests = [(0, "a", 1), (500, "b", 1)]
     world = played(node(gpus=2), model("a", idle_timeout_s=60), model("b"), requests=requests)
@@ -118,7 +125,7 @@ MODELS = st.lists(
 REQUESTS = st.lists(st.tuples(st.floats(0, 600), st.integers(0, 4), st.floats(0, 90)), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FLEETS, MODELS, REQUESTS, st.sampled_from([0, 0, 1, 2]))
 def test_every_request_is_accounted_for_and_no_place_is_ever_over(sizes, models, drawn, cap):
     group = policy(max_runners=cap)

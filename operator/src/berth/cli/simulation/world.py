@@ -203,7 +203,10 @@ class World:
         tally = self.tallies[request.model]
         tally.served += 1
         tally.waits.append(self.now - request.at)
-        seat.answers.append(self.now + request.seconds)
+        ends = self.now + request.seconds
+        # An answer that takes no time is over: nothing would ever be due at its end.
+        if ends > self.now:
+            seat.answers.append(ends)
 
     def _give_up(self, key: str) -> None:
         queue, timeout = self._queues[key], self._fleet.queue_timeout_s
