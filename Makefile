@@ -61,7 +61,7 @@ test: test-unit test-api test-e2e ## Run every test
 
 .PHONY: test-unit
 test-unit: setup ## Run the tests that need no cluster
-	$(call run-tests,-m "not api and not e2e",-n auto)
+	$(call run-tests,-m "not api and not e2e",-n auto --dist worksteal)
 
 .PHONY: test-api
 test-api: setup build-api ## Run the tests against etcd and a real API server

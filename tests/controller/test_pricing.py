@@ -1,6 +1,6 @@
 """What is priced is what is launched; what cannot be priced says why and has no size."""
 
-from pathlib import Path
+import asyncio
 from typing import Any
 
 import pytest
@@ -21,11 +21,12 @@ GIB = 1 << 30
 SETTINGS = PriceSettings(images={"llamacpp/cpu": "cpu:1", "llamacpp/cuda": "cuda:1"})
 
 
-@pytest.fixture
-async def facts(tmp_path: Path) -> FactsStatus:
-    path = tmp_path / "m.gguf"
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> FactsStatus:
+    """Read once, in a child process as the controller does it: no test here writes to them."""
+    path = tmp_path_factory.mktemp("facts") / "m.gguf"
     sparse_llama(path, weights=GIB, context=8192)
-    result = await HeaderPool().read(HeaderRequest(source=PathSource(str(path))))
+    result = asyncio.run(HeaderPool().read(HeaderRequest(source=PathSource(str(path)))))
     return facts_status({"weights": result}, parts_of(Model.model_validate(model())), "src")
 
 

@@ -231,7 +231,7 @@ def test_the_projector_of_gemma3_computes_in_what_was_measured() -> None:
     assert found.kinds.projector / MiB == pytest.approx(121.25, abs=0.3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(models())),
     context=st.integers(256, 65536),

@@ -265,7 +265,7 @@ BASE = gguf(
 HEAD = BASE[: -sum(-(-nbytes // 64) * 64 for *_, nbytes in weights()[:3])]
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(HEAD) - 1), st.binary(min_size=1, max_size=9)),

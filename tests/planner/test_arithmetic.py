@@ -58,7 +58,7 @@ def truth_of(runners: list[Ours], strangers: int, claims: int, claims_taken: int
     return 100 - 6 - max(claims, claims_taken) - strangers - held
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(ours, max_size=6), SIZES, SIZES, st.floats(0, 1), st.booleans())
 def test_free_is_never_larger_than_the_truth(
     runners: list[Ours], strangers: int, claims: int, share: float, seen: bool
@@ -77,7 +77,7 @@ def test_free_is_never_larger_than_the_truth(
     assert room.unsure == bool(blind)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(ours, max_size=6), SIZES, SIZES, st.floats(0, 1))
 def test_where_everything_is_measured_free_is_the_truth(
     runners: list[Ours], strangers: int, claims: int, share: float
@@ -88,7 +88,7 @@ def test_where_everything_is_measured_free_is_the_truth(
     assert room.free == truth_of(known, strangers, claims, claims_taken)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(ours, min_size=1, max_size=6), SIZES)
 def test_a_runner_that_ends_gives_back_what_it_held(runners: list[Ours], strangers: int) -> None:
     known = [Ours(r.claim, r.actual, True, True, True) for r in runners]

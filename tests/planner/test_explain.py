@@ -81,7 +81,7 @@ def test_what_is_no_snapshot_says_so(text: str, says: str) -> None:
         state_from_json(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(states())
 def test_a_written_snapshot_gives_the_same_plan(drawn: tuple[State, str]) -> None:
     state, _ = drawn

@@ -171,7 +171,6 @@ def _run(machine: type[Days], examples: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

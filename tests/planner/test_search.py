@@ -46,7 +46,7 @@ def best_of(offers: list[Offer | None]) -> Offer | None:
     return min((o for o in offers if o is not None), key=lambda o: o.price, default=None)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(states())
 def test_the_quick_search_finds_what_looking_at_all_finds(drawn: tuple[State, str]) -> None:
     state, key = drawn
@@ -71,7 +71,7 @@ def test_the_quick_search_finds_what_looking_at_all_finds(drawn: tuple[State, st
         assert plan_victim_offer(book, search) == best_of(victims)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(states(), st.randoms(use_true_random=False))
 def test_the_order_of_the_snapshot_does_not_matter(drawn: tuple[State, str], dice: object) -> None:
     state, _ = drawn

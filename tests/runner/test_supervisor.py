@@ -52,7 +52,7 @@ class Running:
             "port": self.port,
             "controlPort": self.control,
             "controlHost": "127.0.0.1",
-            "quiet": 1.0,
+            "quiet": 0.5,
             "terminationLog": str(self.log),
         }
         self._out = self.out.open("wb")
@@ -138,7 +138,7 @@ def running_slots(running):
 
 
 def test_starting_then_ok_then_stopped_in_order(runner):
-    running = runner("--load-delay", "1.5")
+    running = runner("--load-delay", "1")
     wait_for("the control port", lambda: running.status()[0])
     assert running.status() == (503, {"status": "starting"})
     running.wait_status("ok")
@@ -152,7 +152,7 @@ def test_starting_then_ok_then_stopped_in_order(runner):
 
 @pytest.mark.parametrize("metrics", [[], ["--no-metrics"]], ids=["metrics", "slots alone"])
 def test_answers_in_flight_finish_with_done_before_the_engine_gets_its_signal(runner, metrics):
-    running = runner("--token-delay", "0.1", "--tokens", "40", *metrics)
+    running = runner("--token-delay", "0.05", "--tokens", "40", *metrics)
     running.wait_status("ok")
     results = []
     first = ask(running.port, 20, results)
@@ -188,7 +188,7 @@ def test_a_second_signal_is_obeyed_at_once(runner):
 def test_the_drain_timeout_ends_a_drain_and_a_deaf_engine_is_killed(runner):
     running = runner(
         "--token-delay", "0.2", "--tokens", "1000", "--ignore-sigterm",
-        drainTimeout=1.0, stopTimeout=1.0,
+        drainTimeout=0.5, stopTimeout=0.5,
     )  # fmt: skip
     running.wait_status("ok")
     results = []
