@@ -21,7 +21,7 @@ class Person:
 
     def __init__(self, bay: Bay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bay, self._folder = bay, tmp_path
-        for name in ("BERTH_IMAGE_LLAMACPP_CPU", "BERTH_HF_ENDPOINT"):
+        for name in ("BERTH_RUNNER_IMAGES", "BERTH_HF_ENDPOINT"):
             monkeypatch.setenv(name, bay.stack.environment("cli")[name])
 
     def run(self, *args: str) -> Result:

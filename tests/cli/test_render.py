@@ -68,7 +68,7 @@ def test_a_node_and_a_device_can_be_asked_for(berth, file):
 
 
 def test_an_image_that_is_set_is_used(berth, file, monkeypatch):
-    monkeypatch.setenv("BERTH_IMAGE_LLAMACPP_CPU", "here:1")
+    monkeypatch.setenv("BERTH_RUNNER_IMAGES", "llamacpp/cpu=here:1")
     runner, _ = json.loads(berth("render", "-f", file(device="cpu"), "--json").stdout)
     assert runner["spec"]["image"] == "here:1"
 

@@ -79,8 +79,11 @@ class Stack:
             "BERTH_HEALTH_PORT": str(ports.free(1)[0]),
             "BERTH_SOURCE_ALLOW": "127.0.0.0/8",
             "BERTH_HF_ENDPOINT": self.hub,
-            "BERTH_IMAGE_LLAMACPP_CPU": "fake/llamacpp:cpu",
-            "BERTH_IMAGE_LLAMACPP_CUDA": "fake/llamacpp:cuda",
+            "BERTH_RUNNER_IMAGES": ",".join(
+                f"{runtime}/{hardware}=fake/{runtime}:{hardware}"
+                for runtime in ("llamacpp", "vllm", "sglang")
+                for hardware in ("cpu", "cuda")
+            ),
             "BERTH_IMAGE_OPERATOR": "fake/operator",
             "FAKE_CLAIMS": str(self.claims_root),
             "BERTH_STORE_ROOT": str(self.plane.state_dir / "store"),

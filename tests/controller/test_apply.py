@@ -34,13 +34,29 @@ from berth.planner.actions import (
 )
 from berth.planner.state import Claim, Need
 from berth.reasons import Reason
+from berth.runtimes.base import Job, Launch, Runtime, Traits, Way
 from berth.units import Bytes
 from controller.objects import GIB, NOW, inventory, model, node, pod, runner, store
 from fakes.kube import FakeKube, Object, Write
 
+
+class Engine(Runtime):
+    """Its command is always the same."""
+
+    traits = Traits(name="engine")
+
+    def ways(self, job: Job) -> list[Way]:
+        return []
+
+    def command(self, settings: object, launch: Launch) -> list[str]:
+        return ["engine", "-x"]
+
+
 PRICED = Priced(
     settings_hash="s1",
-    variants=(Variant("cpu", "image:1", ("engine", "-x"), host_file_pages=9 * GIB),),
+    variants=(
+        Variant("cpu", "image:1", Engine(), None, Launch("/m", "m"), host_file_pages=9 * GIB),
+    ),
     files=(FileFact(name="m.gguf", size=GIB, sha256="f" * 64),),
 )
 NEED = Need(Bytes(2 * GIB), variant="cpu", text="2 GiB")

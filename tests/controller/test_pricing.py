@@ -55,7 +55,7 @@ def test_the_sentence_has_the_numbers_and_the_words(facts: FactsStatus) -> None:
 def test_context_is_per_request_and_charged_for_every_slot(facts: FactsStatus) -> None:
     found = _price(facts, overrides={"contextLength": 2048, "parallel": 3})
     assert (found.context_length, found.parallel) == (2048, 3)
-    command = list(found.variants[1].command)
+    command = list(found.variants[1].command())
     assert command[command.index("-c") + 1] == "6144"
     assert command[command.index("-np") + 1] == "3"
     assert command[command.index("--model") + 1] == "/models/m.gguf"
@@ -92,7 +92,22 @@ def test_two_gpus_by_profile_share_the_bytes(facts: FactsStatus) -> None:
             id="no such runtime",
         ),
         pytest.param(
-            {"overrides": {"command": ["sh"]}}, Reason.UNSUPPORTED, "command", id="its own command"
+            {"overrides": {"command": ["llama-server", "--port", "{portt}"]}},
+            Reason.BAD_FLAGS,
+            "{portt}",
+            id="a placeholder that there is not",
+        ),
+        pytest.param(
+            {"overrides": {"maxContextLength": 8000, "args": ["-c", "9000"]}},
+            Reason.CONTEXT_TOO_LONG,
+            "9000",
+            id="a literal flag above the profile's window",
+        ),
+        pytest.param(
+            {"overrides": {"args": ["--port", "1"]}},
+            Reason.BAD_FLAGS,
+            "--port",
+            id="a literal flag that Berth owns",
         ),
         pytest.param(
             {"overrides": {"args": ["--cache-ram", "lots"]}},
@@ -120,7 +135,7 @@ def test_facts_that_nobody_can_read_have_no_size(facts: FactsStatus) -> None:
 def test_without_any_image_the_needs_are_told_but_nothing_is_placed(facts: FactsStatus) -> None:
     found = _price(facts, PriceSettings(images={}))
     assert (found.blocked, found.needs) == (Reason.UNSUPPORTED, ())
-    assert "BERTH_IMAGE_LLAMACPP_CPU" in found.blocked_message
+    assert "llamacpp/cpu" in found.blocked_message
     assert found.shown["cpu"].weights > GIB
 
 
@@ -168,3 +183,21 @@ def test_a_path_that_no_policy_allows_is_refused_in_the_agents_words() -> None:
 )
 def test_mounted_files_are_named_below_the_mount(facts: FactsStatus, path: str, want: str) -> None:
     assert [file.name for file in mounted_files(_path_model(path), facts)] == [want]
+
+
+# What a profile brings along.
+
+
+def test_a_command_template_is_priced_as_it_is_written_and_completed(facts: FactsStatus) -> None:
+    command = ["nice", "llama-server", "-c", "2048", "--port", "{port}", "-b", "{contextLength}"]
+    found = _price(facts, overrides={"command": command, "contextLength": 1024})
+    words = found.variants[1].command()
+    assert (found.context_length, found.runs_code) == (2048, ("Command",))
+    assert words[:8] == ["nice", "llama-server", "-c", "2048", "--port", "8080", "-b", "1024"]
+    assert words.count("-c") + words.count("--port") == 2
+    assert ("-np" in words, words[words.index("--model") + 1]) == (True, "/models/m.gguf")
+
+
+def test_literals_that_hide_fields_and_keys_without_effect_are_told(facts: FactsStatus) -> None:
+    found = _price(facts, overrides={"batchSize": 256, "args": ["-b", "512"]})
+    assert found.warnings == ("-b 512 hides batchSize, which is set too",)

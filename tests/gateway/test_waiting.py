@@ -135,6 +135,7 @@ FINAL = [
     (Reason.NO_DEVICE, "no_matching_device"),
     (Reason.CPU_NOT_ALLOWED, "cpu_runners_not_allowed"),
     (Reason.UNTRUSTED_PATH, "host_path_not_allowed"),
+    (Reason.UNTRUSTED_CODE, "code_not_trusted"),
 ]
 
 

@@ -1,6 +1,5 @@
 """Is what is priced what is launched, and is a pasted command line read as llama-server reads it?"""
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from berth.facts import Facts
 from berth.runtimes.base import Adapter, Launch
 from berth.runtimes.llamacpp import DEFAULT_CONTEXT, LlamaCpp
 from berth.runtimes.llamacpp_flags import parse, write
-from berth.runtimes.registry import names, runtime
+from berth.runtimes.registry import runtime
 
 LLAMA = Facts("gguf", "llama", hparams={"context_length": 131072, "block_count": 32})
 SHORT = Facts("gguf", "llama", hparams={"context_length": 2048, "block_count": 32})
@@ -96,8 +95,9 @@ def test_files_of_the_pod_are_passed() -> None:
         adapters=(Adapter("/a.gguf", 0.5),),
         draft="/d.gguf",
         sessions="/s",
+        args=("--seed", "1"),
     )
-    words = LlamaCpp().command(Settings(), launch, ["--seed", "1"])
+    words = LlamaCpp().command(Settings(), launch)
     assert value(words, "--mmproj") == "/p.gguf"
     assert value(words, "--lora-scaled") == "/a.gguf:0.5"
     assert value(words, "--model-draft") == "/d.gguf"
@@ -194,8 +194,6 @@ def test_what_is_written_is_read_back_as_it_was(settings: Settings) -> None:
 
 
 def test_the_runtime_is_found_by_name() -> None:
-    if importlib.util.find_spec("berth.runtimes.llamacpp") is None or "llamacpp" not in names():
-        pytest.skip("the distribution's entry points are not installed")
-    assert runtime().name == "llamacpp"
+    assert runtime().traits.name == "llamacpp"
     with pytest.raises(KeyError, match="llamacpp"):
         runtime("no-such")

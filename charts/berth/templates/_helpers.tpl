@@ -39,7 +39,13 @@ imagePullSecrets:
 
 {{/* The settings of the release as BERTH_ variables. */}}
 {{- define "berth.settings" -}}
-{{- $settings := dict "BERTH_IMAGE_LLAMACPP_CPU" .Values.runnerImages.llamacpp.cpu "BERTH_IMAGE_LLAMACPP_CUDA" .Values.runnerImages.llamacpp.cuda -}}
+{{- $images := list -}}
+{{- range $runtime, $hardware := .Values.runnerImages -}}
+{{- range $kind, $image := $hardware -}}
+{{- if $image -}}{{- $images = append $images (printf "%s/%s=%s" $runtime $kind $image) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := dict "BERTH_RUNNER_IMAGES" (join "," $images) "BERTH_RUNTIMES" (join "," .Values.runtimes) -}}
 {{- $_ := set $settings "BERTH_IMAGE_OPERATOR" (include "berth.image" (dict "root" . "program" "controller")) -}}
 {{- $_ := set $settings "BERTH_STORE_VOLUME" (ternary "csi" "hostPath" .Values.agent.csi.enabled) -}}
 {{- range $name, $value := .Values.settings -}}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from berth.api.meta import bytes_of, seconds_of
 from berth.api.residency import Residency
+from berth.api.runner import RunnerSpec
 from berth.planner.state import Policy
 from berth.units import Bytes
 
@@ -20,6 +21,13 @@ def governing(residencies: Iterable[Residency], labels: Mapping[str, str]) -> Re
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether labels hold every pair of the selector; an empty one selects everything."""
     return all(labels.get(key) == value for key, value in selector.items())
+
+
+def code_of(runner: RunnerSpec) -> frozenset[str]:
+    """What of a Runner needs trust, whatever it says of itself."""
+    said: set[str] = set(runner.runs_code)
+    said |= {"PreExec"} if runner.pre_exec else set()
+    return frozenset(said | ({"PodTemplate"} if runner.pod_template is not None else set()))
 
 
 def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
@@ -42,4 +50,6 @@ def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
         autoload=tuple(spec.autoload),
         claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),
         host_paths=tuple(spec.host_paths),
+        trust=frozenset(spec.trust),
+        env=tuple((variable.name, variable.value) for variable in spec.env),
     )

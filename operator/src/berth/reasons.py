@@ -38,6 +38,7 @@ class Reason(StrEnum):
     FOREIGN_ENGINE = "ForeignEngine"
     NEEDS_UNKNOWN = "NeedsUnknown"
     UNTRUSTED_PATH = "HostPathNotAllowed"
+    UNTRUSTED_CODE = "CodeNotTrusted"
     # Of a Model.
     ACCEPTED = "Accepted"
     SUSPENDED = "Suspended"

@@ -55,12 +55,13 @@ def decide(asks: Runner, ground: Ground) -> Admit | Refusal:
 
     1. Its controller is not one that was deposed (an epoch below the highest one seen).
     2. Every device that it claims is here, and the policy lets runners use it.
-    3. No other load is under way on its devices (on the host, for one without; and for all on a
+    3. What it brings to run here is trusted by the node's policy.
+    4. No other load is under way on its devices (on the host, for one without; and for all on a
        board with unified memory).
-    4. What a runner held that has gone from there is seen to be back.
-    5. On a board with unified memory no engine runs that nobody has claimed memory for: it may
+    5. What a runner held that has gone from there is seen to be back.
+    6. On a board with unified memory no engine runs that nobody has claimed memory for: it may
        grow at any time, and what it will take is in no ledger.
-    6. Its whole claim is free on each device, and on the host, in live figures, beside every
+    7. Its whole claim is free on each device, and on the host, in live figures, beside every
        runner here and every one that was reserved here before it.
     """
     for rule in RULES:
@@ -96,6 +97,17 @@ def refuse_missing_device(asks: Runner, ground: Ground) -> Refusal | None:
                 f"Residency {ground.node.policy.name} does not let runners use {uuid}",
             )
     return None
+
+
+def refuse_untrusted(asks: Runner, ground: Ground) -> Refusal | None:
+    lacking = sorted(asks.runs_code - ground.node.policy.trust)
+    if not lacking:
+        return None
+    who = ground.node.policy.name or "none"
+    return Refusal(
+        Reason.UNTRUSTED_CODE,
+        f"{asks.name} has {', '.join(lacking)}; the Residency of {ground.node.name} ({who}) does not trust that",
+    )
 
 
 def refuse_other_load(asks: Runner, ground: Ground) -> Refusal | None:
@@ -147,6 +159,7 @@ def refuse_lack(asks: Runner, ground: Ground) -> Refusal | None:
 RULES: tuple[Rule, ...] = (
     refuse_stale_epoch,
     refuse_missing_device,
+    refuse_untrusted,
     refuse_other_load,
     refuse_unsettled,
     refuse_strangers,

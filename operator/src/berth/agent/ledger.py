@@ -9,6 +9,7 @@ from berth.agent.runners import RunnerWork
 from berth.api import runner as api
 from berth.api.meta import moment_of
 from berth.planner.state import HOST, Claim, Device, Node, Policy, Runner, Stage
+from berth.policy import code_of
 from berth.units import Bytes
 
 
@@ -50,6 +51,7 @@ def entry_of(work: RunnerWork) -> Runner:
         admitted_until=work.admitted_until,
         pod_exists=work.pod is not None,
         epoch=spec.epoch,
+        runs_code=code_of(spec),
     )
 
 

@@ -19,6 +19,8 @@ from berth.api.meta import (
     Wire,
 )
 
+CodeKind = Literal["Command", "PodTemplate", "PreExec", "RemoteCode"]
+
 
 class HostPolicy(Wire):
     """Host memory that stays free. ``floor`` and ``margin`` are for boards with unified memory."""
@@ -74,6 +76,8 @@ class ResidencySpec(Wire):
     host_paths: Annotated[
         list[Annotated[str, Field(max_length=1024, pattern="^/")]], Field(max_length=32)
     ] = []
+    trust: Annotated[list[CodeKind], Field(max_length=8)] = []
+    """What of a profile may run code on these nodes; empty: nothing but the runtimes' own commands."""
 
 
 class PlannedModel(Wire):

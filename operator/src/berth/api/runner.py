@@ -22,10 +22,14 @@ from berth.api.meta import (
 )
 from berth.api.model import FileFact
 from berth.api.profile import ComputeResources, PodTemplate
+from berth.api.residency import CodeKind
 
 DeviceId = Annotated[str, Field(max_length=140)]
 Seconds = Annotated[int, Field(ge=0, le=10_000_000)]
 Epoch = Annotated[int, Field(ge=0)]
+
+
+Word = Annotated[str, Field(max_length=4096)]
 
 
 class DeviceClaim(Wire):
@@ -96,6 +100,10 @@ class RunnerSpec(Wire):
     node_selector: Labels = {}
     resources: ComputeResources | None = None
     pod_template: PodTemplate | None = None
+    pre_exec: Annotated[list[Annotated[list[Word], Field(max_length=32)]], Field(max_length=8)] = []
+    """Argument lists that run, one after the other, before the engine on every start."""
+    runs_code: Annotated[list[CodeKind], Field(max_length=8)] = []
+    """What of its profile needs a policy's trust."""
     drain: DrainOrder | None = None
 
 

@@ -30,6 +30,7 @@ TODO: Mapping[str, str] = {
     Reason.NO_DEVICE: "compare the Model's device with `kubectl get nodeinventories`",
     Reason.CPU_NOT_ALLOWED: "allow CPU runners in the Residency (cpuRunners: Always), or add a GPU",
     Reason.UNTRUSTED_PATH: "list the path in hostPaths of the Residency of those nodes",
+    Reason.UNTRUSTED_CODE: "list it in trust of the Residency of those nodes",
     Reason.NO_AGENT: "see why Berth's agent is not ready there (`berth doctor`)",
     Reason.PROFILE_NOT_FOUND: "create the Profile, or name another in spec.profile",
     Reason.SECRET_NOT_FOUND: "create the Secret, and let Berth read it (docs/how-to/sources.md)",

@@ -12,7 +12,7 @@ import click
 from berth.cli.errors import CommandError
 from berth.cli.fit_source import DEFAULT_ENDPOINT, read_facts, read_kind
 from berth.cli.fit_vllm import report, settings_of
-from berth.estimator import Device, Estimate, Host, Settings
+from berth.estimator import Device, Estimate, Host, Settings, estimate
 from berth.facts import Facts
 from berth.runtimes.llamacpp import LlamaCpp
 from berth.runtimes.llamacpp_flags import CommandLine, parse
@@ -57,7 +57,7 @@ class Subject:
 
     def estimate(self, settings: Settings) -> Estimate:
         """The estimate with these settings."""
-        return RUNTIME.estimate(
+        return estimate(
             self.facts,
             settings,
             devices=self.devices,

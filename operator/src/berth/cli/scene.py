@@ -31,6 +31,7 @@ from berth.kube.refs import CONFIG_MAPS
 from berth.planner.snapshot import state_from_json
 from berth.planner.state import Model as ModelSeen
 from berth.planner.state import State
+from berth.runtimes.registry import registry
 from berth.settings import Settings
 
 CONFIG_MAP = "berth-settings"
@@ -168,8 +169,9 @@ async def _settings(kube: Kube) -> tuple[Settings, bool]:
 def assumed_images(settings: Settings) -> PriceSettings:
     """Images that are not known stand for themselves: whether there are any is the cluster's matter."""
     known = price_settings(settings)
-    images = {name: image or f"not-known/{name}" for name, image in known.images.items()}
-    return replace(known, images=images)
+    engines = registry(known.runtimes).runtimes.values()
+    names = [f"{e.traits.name}/{hardware}" for e in engines for hardware in e.traits.hardware]
+    return replace(known, images={name: f"not-known/{name}" for name in names} | dict(known.images))
 
 
 def key_of(name: str, namespace: str, state: State) -> str:

@@ -9,7 +9,14 @@ from berth.api.demand import Demand
 from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.api.runner import DrainOrder, Runner
-from berth.controller.launch import Stamp, name_of, runner_spec, wire_claim
+from berth.controller.launch import (
+    Stamp,
+    cards_of,
+    environment_of,
+    name_of,
+    runner_spec,
+    wire_claim,
+)
 from berth.controller.observe import Observation
 from berth.controller.observe_runners import Entry
 from berth.controller.outcomes import Outcome
@@ -189,7 +196,10 @@ class Application:
             claim=claim.wire(),
             settingsHash=priced.settings_hash,
             image=variant.image,
-            command=list(variant.command),
+            command=variant.command(cards_of(action, self._nodes)),
+            env=[
+                one.wire() for one in environment_of(variant, priced, self._nodes.get(entry.node))
+            ],
         )
         self.done.placed += 1
         log.info("%s reserved on %s", runner.key, entry.node)

@@ -8,14 +8,23 @@ from berth.settings import Settings
 
 
 def price_settings(settings: Settings) -> PriceSettings:
-    """The images by ``RUNTIME/HARDWARE``, and the context where nobody says."""
+    """The runtimes that are switched on, their images, and the context where nobody says."""
     return PriceSettings(
-        images={
-            "llamacpp/cpu": settings.text("IMAGE_LLAMACPP_CPU"),
-            "llamacpp/cuda": settings.text("IMAGE_LLAMACPP_CUDA"),
-        },
+        images=runner_images(settings),
         context_length=settings.number("CONTEXT_LENGTH"),
+        runtimes=tuple(settings.items("RUNTIMES")),
     )
+
+
+def runner_images(settings: Settings) -> dict[str, str]:
+    """The cluster's images by ``RUNTIME/HARDWARE``. Raises ValueError on an entry that is no pair."""
+    images = {}
+    for entry in settings.items("RUNNER_IMAGES"):
+        name, separator, image = entry.partition("=")
+        if not separator or "/" not in name:
+            raise ValueError(f"BERTH_RUNNER_IMAGES: {entry!r} is not RUNTIME/HARDWARE=IMAGE")
+        images[name] = image
+    return images
 
 
 def pod_settings(settings: Settings) -> PodSettings:

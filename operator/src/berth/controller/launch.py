@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from berth.api.meta import SecretKeyRef
+from berth.api.meta import EnvVar, SecretKeyRef
 from berth.api.model import Model
 from berth.api.runner import Claim as WireClaim
 from berth.api.runner import DeviceClaim, ModelRef, RunnerSpec
@@ -13,6 +13,7 @@ from berth.controller.variants import Variant, variant_of
 from berth.manifests.names import runner_name
 from berth.planner.actions import Prepare, Reserve
 from berth.planner.state import Claim, Node
+from berth.runtimes.template import fill, launch_values, layered
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def runner_spec(
         token_secret_ref=_token(model),
         runtime=priced.runtime,
         image=variant.image,
-        command=list(variant.command),
-        env=list(variant.env),
+        command=variant.command(cards_of(decision, nodes)),
+        env=environment_of(variant, priced, nodes.get(decision.place.node)),
         port=variant.port,
         parallel=priced.parallel,
         context_length=priced.context_length,
@@ -61,8 +62,37 @@ def runner_spec(
         node_selector=dict(model.spec.node_selector),
         resources=priced.fields.resources,
         pod_template=priced.fields.pod_template,
+        pre_exec=pre_exec_of(variant, priced),
+        runs_code=list(priced.runs_code),
         **_timeouts(priced, variant),
     )
+
+
+def cards_of(decision: Prepare | Reserve, nodes: Mapping[str, Node]) -> tuple[int, ...]:
+    """Bytes of each device of a place, in the order of the claim."""
+    node = nodes.get(decision.place.node)
+    sizes = {device.uuid: int(device.capacity) for device in node.devices} if node else {}
+    return tuple(sizes.get(uuid, int(claimed)) for uuid, claimed in decision.claim.devices)
+
+
+def pre_exec_of(variant: Variant, priced: Priced) -> list[list[str]]:
+    """The steps before the engine, with their placeholders filled in."""
+    values = launch_values(variant.launch)
+    return [[fill(word, values) for word in step] for step in priced.fields.pre_exec or ()]
+
+
+def environment_of(variant: Variant, priced: Priced, node: Node | None) -> list[EnvVar]:
+    """The engine's variables: every layer, the lowest first, with its placeholders filled in."""
+    traits = variant.runtime.traits
+    asked = {one.name: one.value for one in priced.fields.env or ()}
+    layers = (
+        variant.env,
+        traits.hardware_env.get(variant.hardware, {}),
+        dict(node.policy.env) if node else {},
+        asked,
+    )
+    merged = layered(layers, launch_values(variant.launch))
+    return [EnvVar(name=name, value=value) for name, value in merged.items()]
 
 
 def _timeouts(priced: Priced, variant: Variant) -> dict[str, int]:

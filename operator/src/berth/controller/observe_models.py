@@ -84,6 +84,8 @@ def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
         drain_timeout_s=drain_timeout_s(priced),
         load_timeout_s=load_timeout_s(priced),
         local_nodes=priced.local_nodes,
+        runs_code=frozenset(priced.runs_code),
+        device_names=priced.device_names,
         # A load time is noted whenever it comes up.
         autoload_done=bool(status.load_seconds),
     )

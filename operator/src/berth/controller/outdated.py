@@ -16,6 +16,7 @@ FINAL = frozenset(
         Reason.NO_DEVICE,
         Reason.CPU_NOT_ALLOWED,
         Reason.UNTRUSTED_PATH,
+        Reason.UNTRUSTED_CODE,
     }
 )
 """Refusals that gateways give at once, without asking: an old one would be given for ever."""

@@ -36,6 +36,12 @@ class Priced:
     files: tuple[FileFact, ...] = ()
     mount: Mount | None = None
     local_nodes: frozenset[str] | None = None
+    runs_code: tuple[str, ...] = ()
+    """Kinds of code in its profile that need a policy's trust."""
+    device_names: tuple[str, ...] = ()
+    """Parts of GPU names that its runtime asks for."""
+    warnings: tuple[str, ...] = ()
+    """Settings that have no effect, or hide others: told, and nothing is blocked."""
     blocked: Reason | None = None
     blocked_word: str = ""
     """The reason as the condition shows it, where it is finer than ``blocked``."""

@@ -1,28 +1,31 @@
 """What does a Model need in each way of running it, and with which command? (Pure.)"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-from berth.api.meta import EnvVar, seconds_of
+from berth.api.meta import seconds_of
 from berth.api.model import FactsStatus, FileFact, Model
 from berth.api.model import Needs as NeedsStatus
 from berth.api.profile import ProfileFields
 from berth.api.runner import Mount
+from berth.controller.chain import base_layers, layer_of, settle
 from berth.controller.parts import WEIGHTS, facts_of, parts_of
 from berth.controller.priced import Priced
 from berth.controller.resolve import settings_hash
 from berth.controller.variants import Variant
-from berth.estimator import Device, Estimate, Settings
+from berth.estimator import Estimate
 from berth.facts import Facts
 from berth.manifests.pod import MODELS_PATH
 from berth.planner.state import Need
 from berth.reasons import Reason
-from berth.runtimes.base import Adapter, Launch, Runtime
-from berth.runtimes.registry import runtime
+from berth.runtimes.base import Adapter, Job, Launch, Ranks, Runtime, Way
+from berth.runtimes.checks import runs_own_code
+from berth.runtimes.registry import BUILT_IN, registry
+from berth.runtimes.template import field_values
 from berth.units import Bytes
 
 _HANG_S = 120.0
-_MOST_EXPERT_STEPS = 64
 PORT = 8080
 
 
@@ -32,6 +35,8 @@ class PriceSettings:
 
     images: Mapping[str, str]
     context_length: int = 4096
+    runtimes: tuple[str, ...] = BUILT_IN
+    """Those that are switched on."""
 
 
 @dataclass(frozen=True)
@@ -57,56 +62,51 @@ class Unpriceable(Exception):  # noqa: N818
 def price(
     model: Model, fields: ProfileFields, files: Files, settings: PriceSettings, *, profile: str
 ) -> Priced:
-    """The price of a Model whose header is known. Raises Unpriceable."""
-    _check(model, fields)
-    engine = _runtime(fields)
-    facts = _facts(files.facts)
-    asked = fields
-    if fields.context_length is None:
-        context = _context(facts[WEIGHTS], fields, settings)
-        fields = fields.model_copy(update={"context_length": context})
-    bench = _Bench(model, fields, files, engine, facts, settings)
+    """The price of a Model whose header is known, under what its users set. Raises Unpriceable."""
+    _check_context(model, fields.context_length, fields.max_context_length)
+    engine = runtime_of(fields, settings)
+    bench = _Bench(model, fields, files, engine, _facts(files.facts), settings)
     offers = bench.offers()
-    first = offers[0].estimate
-    missing = _image_missing(offers, engine.name)
+    first = offers[0].way.estimate
+    _check_context(model, offers[0].way.context, fields.max_context_length)
+    missing = _image_missing(offers, engine.traits.name)
     return Priced(
         source_hash=files.facts.source_hash,
-        settings_hash=settings_hash(model, asked, files.facts.digest),
+        settings_hash=settings_hash(model, fields, files.facts.digest),
         generation=model.metadata.generation,
         profile=profile,
-        fields=fields,
-        runtime=engine.name,
+        fields=offers[0].fields,
+        runtime=engine.traits.name,
         context_length=first.per_request,
         parallel=first.parallel,
         facts=files.facts,
-        shown={offer.hardware: _needs_status(offer.estimate) for offer in reversed(offers)},
+        shown={offer.hardware: _needs_status(offer.way.estimate) for offer in reversed(offers)},
         needs=tuple(offer.need for offer in offers if offer.variant.image),
         variants=tuple(offer.variant for offer in offers if offer.variant.image),
         files=files.files,
         mount=files.mount,
         local_nodes=files.local_nodes,
+        runs_code=tuple(runs_own_code(engine.traits, fields)),
+        device_names=tuple(sorted(engine.traits.requires)),
+        warnings=bench.warnings(),
         blocked=Reason.UNSUPPORTED if missing else None,
         blocked_message=missing,
     )
 
 
-def _check(model: Model, fields: ProfileFields) -> None:
-    asked, most = fields.context_length, fields.max_context_length
+def _check_context(model: Model, asked: int | None, most: int | None) -> None:
     if asked is not None and most is not None and asked > most:
         raise Unpriceable(
             Reason.CONTEXT_TOO_LONG,
             f"model {model.metadata.name} asks for {asked} tokens of context;"
             f" its profile allows {most}",
         )
-    if fields.command is not None or fields.pre_exec:
-        raise Unpriceable(
-            Reason.UNSUPPORTED, "command and preExec run code on a node and are not allowed here"
-        )
 
 
-def _runtime(fields: ProfileFields) -> Runtime:
+def runtime_of(fields: ProfileFields, settings: PriceSettings) -> Runtime:
+    """The runtime that a profile names. Raises Unpriceable."""
     try:
-        return runtime(fields.runtime)
+        return registry(settings.runtimes).get(fields.runtime)
     except KeyError as err:
         raise Unpriceable(Reason.UNSUPPORTED, str(err.args[0])) from err
 
@@ -126,18 +126,12 @@ def _facts(status: FactsStatus) -> dict[str, Facts]:
     return facts
 
 
-def _context(facts: Facts, fields: ProfileFields, settings: PriceSettings) -> int:
-    """Tokens of one request where nobody says: the cluster's default, or what there is of it."""
-    trained = facts.context_length or settings.context_length
-    return min(trained, settings.context_length, fields.max_context_length or trained)
-
-
 def _image_missing(offers: Sequence["_Offer"], engine: str) -> str:
     """What to set when there is an image for no hardware at all; empty when there is one."""
     if any(offer.variant.image for offer in offers):
         return ""
-    names = sorted({f"BERTH_IMAGE_{engine.upper()}_{o.hardware.upper()}" for o in offers})
-    return f"no runner image is set: {' or '.join(names)}, or images in its profile"
+    names = " or ".join(sorted({f"{engine}/{offer.hardware}" for offer in offers}))
+    return f"no runner image is set for {names}: name one in BERTH_RUNNER_IMAGES, or images in its profile"
 
 
 @dataclass(frozen=True)
@@ -145,14 +139,15 @@ class _Offer:
     """One way to run, priced."""
 
     hardware: str
+    way: Way
     variant: Variant
-    estimate: Estimate
     need: Need
+    fields: ProfileFields
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """One Model being priced."""
+    """One Model being priced. ``fields`` are what users set."""
 
     model: Model
     fields: ProfileFields
@@ -162,83 +157,106 @@ class _Bench:
     settings: PriceSettings
 
     def offers(self) -> list[_Offer]:
-        """Best first: whole on its devices, with experts on the host, on the CPU."""
-        # Which layers' experts stay on the host is worked out here, not by the runtime.
-        plain = self.fields.model_copy(update={"host_experts": None})
+        """Every way on every hardware of the runtime, best first."""
         try:
-            base = self.engine.settings(self.facts[WEIGHTS], plain)
-            found = [self._offer("cuda", "cuda", base)]
-            found += [
-                self._offer("cuda", f"cuda n_cpu_moe={n}", replace(base, n_cpu_moe=n))
-                for n in self._expert_steps(base)
-            ]
-            found.append(self._offer("cpu", "cpu", replace(base, n_gpu_layers=0)))
+            jobs = [self._job(hardware) for hardware in self.engine.traits.hardware]
+            self._refuse(jobs)
+            found = [self._offer(job, way) for job in jobs for way in self.engine.ways(job)]
         except ValueError as err:
             raise Unpriceable(Reason.BAD_FLAGS, str(err)) from err
-        refused = next((o.estimate.refusals for o in found if o.estimate.refusals), ())
-        if refused:
-            raise Unpriceable(Reason.UNSUPPORTED, "; ".join(refused)[:900])
+        refused = next((o.way.estimate.refusals for o in found if o.way.estimate.refusals), ())
+        if refused or not found:
+            text = "; ".join(refused) or f"{self.engine.traits.name} has no way to run it"
+            raise Unpriceable(Reason.UNSUPPORTED, text[:900])
         return found
 
-    def _expert_steps(self, base: Settings) -> list[int]:
-        """Numbers of layers whose experts stay on the host, fewest first; none for dense models."""
-        facts, asked = self.facts[WEIGHTS], self.fields.host_experts
-        if asked is not None and not asked.enabled:
-            return []
-        if not (facts.integer("expert_count") or 0) or base.cpu_moe or base.n_cpu_moe:
-            return []
-        layers = facts.layers or 0
-        step = max(1, -(-layers // _MOST_EXPERT_STEPS))
-        return sorted({*range(step, layers, step), layers} - {0})
+    def warnings(self) -> tuple[str, ...]:
+        """What does not stop a launch and should be known."""
+        job = self._job(self.engine.traits.hardware[0])
+        return tuple(finding.text for finding in self.engine.check(job))
 
-    def _offer(self, hardware: str, name: str, settings: Settings) -> _Offer:
-        devices = self._devices() if hardware == "cuda" else ()
-        estimate = self.engine.estimate(
-            self.facts[WEIGHTS],
-            settings,
-            devices=devices,
-            projector=self.facts.get("projector"),
-            adapters=[f for n, f in sorted(self.facts.items()) if n.startswith("adapter-")],
-            draft=self.facts.get("draft"),
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        errors = [f.text for f in self.engine.check(jobs[0]) if f.level == "error"]
+        if self.fields.pre_exec:
+            errors.append("preExec is not supported yet")
+        if errors:
+            raise Unpriceable(Reason.BAD_FLAGS, "; ".join(errors)[:900])
+
+    def _job(self, hardware: str) -> Job:
+        facts = self.facts
+        layers = base_layers(self.engine.traits, hardware, self._context())
+        fields = settle([*layers, layer_of("asked", self.fields)]).fields
+        return Job(
+            facts=facts[WEIGHTS],
+            fields=fields,
+            hardware=hardware,
+            name=self.model.served_id,
+            asked=frozenset(layer_of("asked", self.fields).values),
+            ranks=ranks_of(fields),
+            projector=facts.get("projector"),
+            adapters=tuple(f for n, f in sorted(facts.items()) if n.startswith("adapter-")),
+            draft=facts.get("draft"),
         )
+
+    def _context(self) -> int:
+        """Tokens of one request where nobody says: the cluster's default, or what there is of it."""
+        most = self.settings.context_length
+        trained = self.facts[WEIGHTS].context_length or most
+        return min(trained, most, self.fields.max_context_length or trained)
+
+    def _offer(self, job: Job, way: Way) -> _Offer:
+        estimate, timeout = way.estimate, self.fields.hang_timeout
         variant = Variant(
-            name=name,
-            image=self._image(hardware),
-            command=tuple(self._command(settings)),
-            env=tuple(self._env(settings)),
+            name=way.name,
+            image=self._image(job.hardware),
+            runtime=self.engine,
+            settings=way.settings,
+            launch=self._launch(job),
+            hardware=job.hardware,
+            hosts=way.hosts,
+            env=self.engine.environment(way.settings),
             port=PORT,
             host_file_pages=max(0, estimate.host.file - estimate.host.file_read_once),
-            hang_timeout_s=seconds_of(self.fields.hang_timeout)
-            if self.fields.hang_timeout
-            else _HANG_S,
+            hang_timeout_s=seconds_of(timeout) if timeout else _HANG_S,
         )
+        # An argument list that cannot be made is found now, not when victims have gone.
+        variant.command(tuple(size for _, size in estimate.devices))
         need = Need(
             host=Bytes(estimate.host.total),
-            gpus=tuple(size for _, size in estimate.devices) if devices else (),
+            gpus=tuple(size for _, size in estimate.devices) if way.devices else (),
             sure=estimate.sure,
             text=estimate.sentence,
-            variant=name,
+            variant=way.name,
         )
-        return _Offer(hardware, variant, estimate, need)
-
-    def _devices(self) -> tuple[Device, ...]:
-        asked = self.fields.parallelism.tensor if self.fields.parallelism else 1
-        return tuple(Device(name=f"GPU{index}") for index in range(asked))
+        return _Offer(job.hardware, way, variant, need, job.fields)
 
     def _image(self, hardware: str) -> str:
+        """The profile's, else the cluster's, else the runtime's own."""
+        traits = self.engine.traits
         own = (self.fields.images or {}).get(hardware)
-        return own or self.settings.images.get(f"{self.engine.name}/{hardware}", "")
+        known = self.settings.images.get(f"{traits.name}/{hardware}")
+        return own or known or traits.images.get(hardware, "")
 
-    def _command(self, settings: Settings) -> list[str]:
-        launch = Launch(
-            model=self._first("weights") or MODELS_PATH,
+    def _launch(self, job: Job) -> Launch:
+        return Launch(
+            model=self._weights(job.facts),
             name=self.model.served_id,
             port=PORT,
             projector=self._first("projector"),
             adapters=tuple(self._adapters()),
             draft=self._first("draft"),
+            revision=self.files.facts.revision or "",
+            template=tuple(job.fields.command or ()),
+            args=tuple(job.fields.args or ()),
+            values=field_values(job.fields),
         )
-        return self.engine.command(settings, launch, self.fields.args or ())
+
+    def _weights(self, facts: Facts) -> str:
+        """The first file of a GGUF; the folder of all the files of anything else."""
+        first = self._first("weights")
+        if first is None:
+            return MODELS_PATH
+        return first if facts.format == "gguf" else str(PurePosixPath(first).parent)
 
     def _first(self, role: str) -> str | None:
         """The first file by name: of a split model, its first shard."""
@@ -257,10 +275,13 @@ class _Bench:
                 found.append(Adapter(f"{MODELS_PATH}/{names[0]}", float(part.scale)))
         return found
 
-    def _env(self, settings: Settings) -> list[EnvVar]:
-        own = {variable.name: variable.value for variable in self.fields.env or ()}
-        merged = dict(self.engine.environment(settings)) | own
-        return [EnvVar(name=name, value=value) for name, value in merged.items()]
+
+def ranks_of(fields: ProfileFields) -> Ranks:
+    """How a profile spreads a model."""
+    asked = fields.parallelism
+    if asked is None:
+        return Ranks()
+    return Ranks(tensor=asked.tensor, pipeline=asked.pipeline, data=asked.data, expert=asked.expert)
 
 
 def _needs_status(estimate: Estimate) -> NeedsStatus:

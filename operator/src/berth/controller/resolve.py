@@ -1,11 +1,11 @@
-"""Which settings does a Model run with? Runtime < hardware < profile < model, merged field by field."""
+"""Which settings did a Model's users write, and which change of them replaces a runner?"""
 
 import hashlib
 import json
-from typing import Any
 
 from berth.api.model import Model
 from berth.api.profile import Profile, ProfileFields
+from berth.controller.chain import settle, user_layers
 
 _NOT_LAUNCHED = ("drain", "loadTimeout", "hangTimeout", "readiness", "smokeTest", "keepWarm")
 """Fields that change nothing about an engine that runs: no runner is replaced for them."""
@@ -14,28 +14,7 @@ _NOT_LAUNCHED = ("drain", "loadTimeout", "hangTimeout", "readiness", "smokeTest"
 def resolve(model: Model, profile: Profile | None) -> ProfileFields:
     """What users wrote, the Model's overrides over its Profile. The cluster's own defaults come
     below and are not in it: a release that changes one restarts no runner."""
-    layers = [
-        profile.spec.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
-        if profile
-        else {},
-        model.spec.overrides.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
-        if model.spec.overrides
-        else {},
-    ]
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = _merge(merged, layer)
-    return ProfileFields.model_validate(merged)
-
-
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Objects field by field; everything else, lists too, as a whole."""
-    merged = dict(below)
-    for key, value in above.items():
-        known = merged.get(key)
-        both = isinstance(known, dict) and isinstance(value, dict)
-        merged[key] = _merge(known, value) if both and isinstance(known, dict) else value
-    return merged
+    return settle(user_layers(model, profile)).fields
 
 
 def settings_hash(model: Model, fields: ProfileFields, digest: str) -> str:

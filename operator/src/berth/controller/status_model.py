@@ -194,7 +194,9 @@ def _held_up(facts: ModelFacts) -> Outcome | None:
 def _put_accepted(sheet: ConditionSheet, priced: Priced) -> None:
     blocked = priced.blocked
     if blocked is None or blocked in _SOURCE_REASONS or blocked is Reason.READING_HEADER:
-        sheet.put(ConditionType.ACCEPTED, "True", Reason.ACCEPTED)
+        sheet.put(
+            ConditionType.ACCEPTED, "True", Reason.ACCEPTED, "; ".join(priced.warnings)[:1024]
+        )
     else:
         sheet.put(ConditionType.ACCEPTED, "False", priced.word, priced.blocked_message)
 

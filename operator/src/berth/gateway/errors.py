@@ -61,6 +61,7 @@ TABLE: tuple[ErrorKind, ...] = (
     ErrorKind("no_matching_device", 503, _SERVER, Retry.NEVER, "No device matches what the model asks for."),
     ErrorKind("cpu_runners_not_allowed", 503, _SERVER, Retry.NEVER, "The model could run on CPUs only, and the residency policy forbids it."),
     ErrorKind("host_path_not_allowed", 503, _SERVER, Retry.NEVER, "The model's hostPath is not on the list of any residency policy."),
+    ErrorKind("code_not_trusted", 503, _SERVER, Retry.NEVER, "The model's profile brings code to run on a node, and no residency policy trusts that."),
     ErrorKind("model_failed", 503, _SERVER, Retry.NEVER, "The model cannot be loaded; somebody must change something."),
     ErrorKind("model_suspended", 503, _SERVER, Retry.NEVER, "The Model says `suspend: true`."),
     ErrorKind("model_held", 503, _SERVER, Retry.LOAD_TIME, "A Hold keeps the model's nodes; it is back when that ends."),
@@ -78,6 +79,7 @@ FINAL_REFUSALS: Mapping[str, str] = {
     Reason.NO_DEVICE: "no_matching_device",
     Reason.CPU_NOT_ALLOWED: "cpu_runners_not_allowed",
     Reason.UNTRUSTED_PATH: "host_path_not_allowed",
+    Reason.UNTRUSTED_CODE: "code_not_trusted",
 }
 """Refusals that waiting does not mend (docs/design/0001), and their error codes."""
 

@@ -15,7 +15,15 @@ from berth.reasons import Reason
 MAX_DEVICE_SETS = 128
 """Sets of devices tried on one node: 8 devices, 4 at a time, are 70."""
 
-HARD = frozenset({Reason.NO_NODE, Reason.NO_DEVICE, Reason.CPU_NOT_ALLOWED, Reason.UNTRUSTED_PATH})
+HARD = frozenset(
+    {
+        Reason.NO_NODE,
+        Reason.NO_DEVICE,
+        Reason.CPU_NOT_ALLOWED,
+        Reason.UNTRUSTED_PATH,
+        Reason.UNTRUSTED_CODE,
+    }
+)
 """Refusals that no wait will end; every other one may end by itself."""
 
 _PASSING_TAINTS = "node.kubernetes.io/"
@@ -59,6 +67,17 @@ def refuse_policy(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
         return None
     message = f"residency {node.policy.name} keeps the node for other models"
     return PlaceNo(node.name, "", Reason.NO_NODE, message=message)
+
+
+def refuse_untrusted(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
+    """What a profile brings to run on a node is run only where a policy trusts it."""
+    lacking = sorted(wish.model.runs_code - node.policy.trust)
+    if not lacking:
+        return None
+    name = node.policy.name
+    who = f"residency {name} does not trust" if name else "no residency trusts here"
+    message = f"its profile has {', '.join(lacking)}, which {who}"
+    return PlaceNo(node.name, "", Reason.UNTRUSTED_CODE, message=message)
 
 
 def refuse_target(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
@@ -121,6 +140,7 @@ NodeRule = Callable[[Book, Node, Wish], PlaceNo | None]
 NODE_RULES: tuple[NodeRule, ...] = (
     refuse_selector,
     refuse_policy,
+    refuse_untrusted,
     refuse_target,
     refuse_taints,
     refuse_unready,
@@ -168,10 +188,12 @@ def usable_devices(node: Node, wish: Wish) -> list[Device]:
 
     1. The policy's list names UUIDs or indexes; empty: all.
     2. ``auto`` and ``cuda``: any; ``cuda:N``: that index; else a UUID.
-    3. ``cpu``: none.
+    3. ``cpu``: none. 4. One of the names that the runtime asks for, where it does.
     """
     device = wish.model.device
     allowed = [d for d in node.devices if _names(node.policy.devices, d)]
+    parts = [part.lower() for part in wish.model.device_names]
+    allowed = [d for d in allowed if not parts or any(part in d.name.lower() for part in parts)]
     if device == "cpu":
         return []
     if device.startswith("cuda:"):

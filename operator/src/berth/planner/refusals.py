@@ -105,7 +105,13 @@ def _told(reason: Reason) -> int:
 
 def _hardest(every: Sequence[PlaceNo]) -> Reason:
     reasons = {no.reason for no in every}
-    for reason in (Reason.NEVER_FITS, Reason.CPU_NOT_ALLOWED, Reason.NO_DEVICE, Reason.NO_NODE):
+    for reason in (
+        Reason.NEVER_FITS,
+        Reason.UNTRUSTED_CODE,
+        Reason.CPU_NOT_ALLOWED,
+        Reason.NO_DEVICE,
+        Reason.NO_NODE,
+    ):
         if reason in reasons:
             return reason
     return Reason.NO_NODE

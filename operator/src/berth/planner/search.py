@@ -90,6 +90,7 @@ def eligible_nodes(book: Book, wish: Wish) -> Eligible:
         frozenset(model.node_selector.items()),
         model.tolerations,
         model.local_nodes,
+        model.runs_code,
         model.restarts.excluded,
         wish.target,
         wish.prepared.node if wish.prepared is not None else "",

@@ -67,6 +67,10 @@ class Policy:
     """Host memory set aside for programs outside Berth."""
     claims_used: Bytes = Bytes(0)
     host_paths: tuple[str, ...] = ()
+    trust: frozenset[str] = frozenset()
+    """Kinds of a profile's own code (a command, steps before the start, …) that may run here."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of every engine on these nodes; carried, not planned by."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class Runner:
     pod_deleting: bool = False
     health: str = "Unknown"
     load_deadline: float | None = None
+    runs_code: frozenset[str] = frozenset()
+    """Kinds of code of its profile that need a policy's trust."""
     kill: bool = False
     """Killing by hand was asked for: the same as a crash."""
     epoch: int = 0
@@ -260,6 +266,10 @@ class Model:
     restarts: Restarts = Restarts()
     local_nodes: frozenset[str] | None = None
     """Nodes that alone can see its files (host paths); ``None``: any node."""
+    runs_code: frozenset[str] = frozenset()
+    """Kinds of code of its profile that need a policy's trust."""
+    device_names: tuple[str, ...] = ()
+    """Parts of GPU names, one of which each of its devices must have; empty: any."""
     autoload_done: bool = False
     """It has been up once since it was declared: ``autoload`` has had its turn."""
     profile: str = ""

@@ -3,17 +3,27 @@
 Every setting that moves a byte is passed explicitly: what is charged is what is launched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from berth.estimator import AUTO, Device, Estimate, Host, Settings, estimate
+from berth.estimator import AUTO, Device, Settings, estimate
 from berth.estimator.architectures import ENCODERS
 from berth.facts import Facts
-from berth.runtimes.base import Launch
-from berth.runtimes.llamacpp_flags import parse, write
+from berth.runtimes.base import (
+    Api,
+    Counters,
+    Job,
+    Launch,
+    Probe,
+    Runtime,
+    Spread,
+    Traits,
+    Way,
+)
+from berth.runtimes.flags import Flag, flag, switch
+from berth.runtimes.llamacpp_flags import FLAGS, parse, write
+from berth.runtimes.template import compose, priced_words
 from berth.units import MiB, parse_quantity
 
 if TYPE_CHECKING:
@@ -23,22 +33,95 @@ DEFAULT_CONTEXT = 4096
 """Tokens a request where a profile says none; the trained length where that is shorter."""
 DEFAULT_CHECKPOINTS = 4
 """Context checkpoints a slot. llama-server's own 32 are 5 GB for a Mamba-2 of 2.7B."""
+MOST_EXPERT_STEPS = 64
 
 BASE = Settings(parallel=1, kv_unified=False, cache_ram_mib=0, ctx_checkpoints=DEFAULT_CHECKPOINTS)
 
+_KEYS = {
+    "context": "contextLength",
+    "batch": "batchSize",
+    "ubatch": "microBatchSize",
+    "cache_type_k": "kvCacheType",
+    "flash_attn": "flashAttention",
+    "cpu_moe": "hostExperts",
+    "cache_ram_mib": "cacheRam",
+}
+"""Settings that a profile has a field for."""
+PRICED: Mapping[str, Flag] = {
+    _KEYS.get(f.field, f.field): Flag(f.on, "value" if f.takes_value else "switch", f.off)
+    for f in FLAGS
+}
+OWNED: Mapping[str, Flag] = {
+    "model": flag("--model", "-m"),
+    "name": flag("--alias", "-a"),
+    "host": flag("--host"),
+    "port": flag("--port"),
+    "fit": flag("--fit", "-fit"),
+    "metrics": switch("--metrics"),
+    "slots": switch("--slots", off=("--no-slots",)),
+    "page": switch("--webui", "--ui", off=("--no-webui", "--no-ui")),
+    "projector": flag("--mmproj", "-mm"),
+    "adapter": flag("--lora-scaled", "--lora"),
+    "draft": flag("--model-draft", "-md", "--spec-draft-model"),
+    "sessions": flag("--slot-save-path"),
+    "fetched": flag("--hf-repo", "-hf", "-hfr", "--hf-repo-draft", "-hfd", "-hfrd", "--hf-file", "-hff",
+                    "--hf-repo-v", "-hfv", "-hfrv", "--hf-file-v", "-hffv", "--model-url", "-mu", "--mmproj-url",
+                    "-mmu", "--docker-repo", "-dr"),
+}  # fmt: skip
+VERSION = (
+    "python3",
+    "-c",
+    "import subprocess as s;r=s.run(['llama-server','--version'],capture_output=True,text=True);"
+    "print(next(w for w in (r.stdout+r.stderr).splitlines() if w.startswith('version'))[8:].strip())",
+)
+"""llama-server says its compiler last; the line that counts is printed alone."""
 
-class LlamaCpp:
+
+class LlamaCpp(Runtime):
     """The runtime ``llamacpp``: llama-server, builds 11434 to 11669."""
 
-    name = "llamacpp"
-    health_path = "/health"
+    traits = Traits(
+        name="llamacpp",
+        hardware=("cuda", "cpu"),
+        known_keys=frozenset({*_KEYS.values(), "threads"} - {"contextLength"}),
+        flags={**PRICED, **OWNED, "api_key": flag("--api-key", "--api-key-file")},
+        priced=frozenset(PRICED),
+        owned=frozenset({*OWNED, "api_key"} - {"page"}),
+        coordination=("--rpc", "--device", "-dev"),
+        formats=frozenset({"gguf"}),
+        takes=frozenset({"projector", "adapters", "draft"}),
+        probes=(Probe.CHAT,),
+        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.TOKENIZE}),
+        counters=Counters(
+            busy=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+            prompt_tokens="llamacpp:prompt_tokens_total",
+            tokens="llamacpp:tokens_predicted_total",
+            progress=("llamacpp:n_decode_total",),
+            slots=True,
+        ),
+        spread=Spread(kinds=frozenset({"tensor"})),
+        versions={"llama.cpp": VERSION},
+    )  # fmt: skip
 
-    def settings(self, facts: Facts, profile: ProfileFields) -> Settings:
+    def ways(self, job: Job) -> Sequence[Way]:
+        """Whole on its devices, then with the experts of ever more layers on the host; or on the CPU."""
+        # Which layers' experts stay on the host is worked out here.
+        settings = self.settings(job.facts, job.fields.model_copy(update={"host_experts": None}))
+        if job.hardware == "cpu":
+            return [_way("cpu", job, replace(settings, n_gpu_layers=0))]
+        steps = _expert_steps(job.facts, job.fields, settings)
+        found = [_way("cuda", job, settings)]
+        return [
+            *found,
+            *(_way(f"cuda n_cpu_moe={n}", job, replace(settings, n_cpu_moe=n)) for n in steps),
+        ]
+
+    def settings(self, facts: Facts, profile: "ProfileFields") -> Settings:
         """llama-server's settings for a model under a profile.
 
         1. ``contextLength`` is per request; ``-c`` is that times ``parallel``.
         2. Encoders are started for embeddings with a micro-batch as long as their context.
-        3. ``args`` come last and win, as they do on the command line.
+        3. A template's literal flags and ``args`` come last and win, as they do on the command line.
         Raises ValueError on arguments that mean nothing.
         """
         parallel = profile.parallel or 1
@@ -61,9 +144,10 @@ class LlamaCpp:
         if facts.architecture in ENCODERS:
             rows = profile.micro_batch_size or per_request
             found = replace(found, embeddings=True, batch=max(found.batch, rows), ubatch=rows)
-        return parse(profile.args, base=found).settings if profile.args else found
+        words = priced_words(profile)
+        return parse(words, base=found).settings if words else found
 
-    def command(self, settings: Settings, launch: Launch, extra: Sequence[str] = ()) -> list[str]:
+    def command(self, settings: Settings, launch: Launch) -> list[str]:
         """llama-server's argument list."""
         words = ["llama-server", "--model", launch.model, "--alias", launch.name]
         words += ["--host", launch.host, "--port", str(launch.port)]
@@ -77,36 +161,36 @@ class LlamaCpp:
             words += ["--model-draft", launch.draft]
         if launch.sessions:
             words += ["--slot-save-path", launch.sessions]
-        return [*words, *extra]
-
-    def environment(self, settings: Settings) -> Mapping[str, str]:
-        """None: everything is an argument."""
-        return {}
-
-    def estimate(
-        self,
-        facts: Facts,
-        settings: Settings,
-        *,
-        devices: Sequence[Device] = (),
-        host: Host | None = None,
-        projector: Facts | None = None,
-        adapters: Sequence[Facts] = (),
-        draft: Facts | None = None,
-    ) -> Estimate:
-        """What llama-server takes with these settings on these devices. Raises ValueError."""
-        return estimate(
-            facts,
-            settings,
-            devices=devices,
-            host=host,
-            projector=projector,
-            adapters=adapters,
-            draft=draft,
-        )
+        return compose(self.traits, words, launch)
 
 
-def _per_request(facts: Facts, profile: ProfileFields) -> int:
+def _way(name: str, job: Job, settings: Settings) -> Way:
+    devices: tuple[Device, ...] = job.devices
+    found = estimate(
+        job.facts,
+        settings,
+        devices=devices,
+        projector=job.projector,
+        adapters=job.adapters,
+        draft=job.draft,
+    )
+    context = (settings.context or job.facts.context_length or 0) // settings.slots
+    return Way(name, settings, found, context, devices=len(devices))
+
+
+def _expert_steps(facts: Facts, profile: "ProfileFields", settings: Settings) -> list[int]:
+    """Numbers of layers whose experts stay on the host, fewest first; none for dense models."""
+    asked = profile.host_experts
+    if asked is not None and not asked.enabled:
+        return []
+    if not (facts.integer("expert_count") or 0) or settings.cpu_moe or settings.n_cpu_moe:
+        return []
+    layers = facts.layers or 0
+    step = max(1, -(-layers // MOST_EXPERT_STEPS))
+    return sorted({*range(step, layers, step), layers} - {0})
+
+
+def _per_request(facts: Facts, profile: "ProfileFields") -> int:
     """Tokens of one request: as asked, up to the profile's most; 0 and nothing mean the documented default."""
     trained = facts.context_length or DEFAULT_CONTEXT
     if profile.context_length is None:
