@@ -168,7 +168,7 @@ def test_an_unpublished_volume_leaves_nothing_and_twice_is_no_error(kubelet, mou
         pytest.param(
             {"pod": "gemma-0", "volume": "blobs"},
             "INVALID_ARGUMENT",
-            "no volume 'blobs'",
+            "has no volume 'blobs'",
             id="another folder of the store",
         ),
         pytest.param(
@@ -191,6 +191,16 @@ def test_what_was_not_lent_is_refused_and_nothing_is_mounted(kubelet, mounts, as
     assert caught.value.code().name == code
     assert word in caught.value.details()
     assert mounts.binds == {}
+
+
+def test_sessions_are_a_volume_only_of_a_runner_that_saves_them(kubelet, mounts, store):
+    with pytest.raises(grpc.RpcError) as caught:
+        kubelet.publish("gemma-0", volume="sessions")
+    assert "has no volume 'sessions'" in caught.value.details()
+    Loans(store).note(Loan("u-2", "team", "chat-0", sessions="m/k"))
+    (store / "sessions/m/k").mkdir(parents=True)
+    target = kubelet.publish("chat-0", volume="sessions")
+    assert mounts.binds == {target: store / "sessions/m/k"}
 
 
 def test_a_runner_that_has_gone_lends_nothing_any_more(kubelet, store):

@@ -100,6 +100,7 @@ def test_the_volume_driver_is_the_one_privileged_container_and_sees_the_store_re
     assert {m["mountPath"]: m.get("readOnly", False) for m in csi["volumeMounts"]} == {
         "/tmp": False,
         "/var/lib/berth": True,
+        "/var/lib/berth/sessions": False,
         "/k/plugins/store.berth.dev": False,
         "/k/plugins_registry": False,
         "/k/pods": False,

@@ -1,7 +1,9 @@
 """What the node's agent does for pods, on a real node: volumes of the store's driver."""
 
 import asyncio
+import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import pytest
 
 from cluster import mounts
 from e2e.installed import FILE, REPO, Installed, chat
+from e2e.test_memory import known, write_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 STRICT = "strict"
-LONG = {"max_tokens": 400, "ignore_eos": True}
+LONG = {"max_tokens": 60, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,67 @@ class TestVolumes:
         assert phase == "Pending"
         berth.kubectl("delete", "pod", "thief", "-n", strict, "--timeout=60s")
         berth.kubectl("delete", "model", "shown", "-n", strict, "--timeout=60s")
+
+
+TINY = "tests/tiny"
+FIRST_TURN = "Tell me of the harbour and its ships. " * 30
+
+
+@pytest.fixture(scope="module")
+def chatty(berth: Installed) -> Iterator[str]:
+    """A model of plain attention, made here, whose sessions are saved: its weights are all zero."""
+    file = berth.cluster.plane.state_dir / "hub" / TINY / "tiny.gguf"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_model(known()["t-llama"], file)
+    source = {"huggingFace": {"repo": TINY, "files": [file.name]}}
+    overrides = {"drain": {"saveSessions": True, "timeout": "20s"}, "contextLength": 4096}
+    yield berth.model("chatty", source, overrides=overrides)
+    berth.delete("chatty")
+
+
+async def turn(berth: Installed, name: str, messages: list[dict[str, str]]) -> dict[str, Any]:
+    body = {"model": name, "messages": messages, "max_tokens": 4, "temperature": 0}
+    async with berth.client() as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def saved_files(berth: Installed) -> list[Path]:
+    return sorted((berth.cluster.node.folder / "store" / "sessions").glob("*/*/*"))
+
+
+class TestSessions:
+    async def test_the_second_turn_after_an_unload_reads_almost_nothing_anew(
+        self, berth: Installed, chatty: str
+    ) -> None:
+        messages = [{"role": "user", "content": FIRST_TURN}]
+        first = await turn(berth, chatty, messages)
+        berth.kubectl("annotate", "model", chatty, "berth.dev/unload-requested=1")
+        await asyncio.to_thread(
+            berth.wait, "it is unloaded", lambda: not berth.runner_pods(chatty), 90
+        )
+        saved = saved_files(berth)
+        assert [file.name for file in saved] == ["sessions.json", "slot-0.bin"]
+        assert {(stat.S_IMODE(f.stat().st_mode), f.stat().st_uid) for f in saved} == {
+            (0o600, 65532)
+        }
+
+        said = first["choices"][0]["message"]["content"]
+        messages += [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "And then?"},
+        ]
+        second = await turn(berth, chatty, messages)
+        read = first["timings"]["prompt_n"], second["timings"]["prompt_n"]
+        print(f"tokens read: first turn {read[0]}, second turn after unload and load {read[1]}")
+        assert second["timings"]["cache_n"] >= first["timings"]["prompt_n"]
+        assert read[1] < read[0] / 10
+
+        berth.delete(chatty)
+        await asyncio.to_thread(
+            berth.wait, "its sessions are gone", lambda: not saved_files(berth), 90
+        )
 
 
 def events(berth: Installed) -> str:

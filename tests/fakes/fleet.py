@@ -18,7 +18,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,9 @@ class FakeFiles:
 
     def lend(self, loan: Loan) -> None:
         """Fake pods mount nothing."""
+
+    def sweep_sessions(self, models: Collection[str], now: float) -> None:
+        """None are saved."""
 
     def release(self, runner: str) -> None:
         self._runners.discard(runner)

@@ -8,7 +8,7 @@ node.free("pod-uid")
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,6 +171,9 @@ class FakeFiles:
 
     def lend(self, loan: Loan) -> None:
         self.loans[loan.runner] = loan
+
+    def sweep_sessions(self, models: Collection[str], now: float) -> None:
+        """None are saved."""
 
     def release(self, runner: str) -> None:
         self.loans.pop(runner, None)

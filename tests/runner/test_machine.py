@@ -11,6 +11,7 @@ from berth.runner.machine import (
     HangSeen,
     Limits,
     Phase,
+    SessionsSaved,
     SmokeEnded,
     State,
     StopAsked,
@@ -39,6 +40,57 @@ def play_tested(*events):
         state, now = advance(state, event, LIMITS)
         effects += [(event.at, effect) for effect in now]
     return state.phase, state.why, effects
+
+
+SAVING = Limits(quiet_s=2.0, drain_s=30.0, stop_s=5.0, save_s=10.0)
+REST = (EngineHealthy(1), StopAsked(2), WorkSeen(3, False), WorkSeen(5, False))
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "effects"),
+    [
+        pytest.param([], Phase.SAVING, [(5, Effect.SAVE)], id="after quiet, sessions are saved"),
+        pytest.param(
+            [SessionsSaved(6)],
+            Phase.STOPPING,
+            [(5, Effect.SAVE), (6, Effect.TERMINATE)],
+            id="and then the engine gets its signal",
+        ),
+        pytest.param(
+            [Tick(14)], Phase.SAVING, [(5, Effect.SAVE)], id="saving has the time it was given"
+        ),
+        pytest.param(
+            [Tick(15)],
+            Phase.STOPPING,
+            [(5, Effect.SAVE), (15, Effect.TERMINATE)],
+            id="and no more",
+        ),
+        pytest.param(
+            [StopAsked(6), SessionsSaved(7)],
+            Phase.STOPPING,
+            [(5, Effect.SAVE), (6, Effect.TERMINATE)],
+            id="a second signal ends it at once",
+        ),
+    ],
+)
+def test_saving(events, phase, effects):
+    state, found = State(), []
+    for event in [*REST, *events]:
+        state, now = advance(state, event, SAVING)
+        found += [(event.at, effect) for effect in now]
+    assert (state.phase, found[1:]) == (phase, effects)
+
+
+def test_with_work_still_in_hand_at_the_end_of_the_drain_nothing_is_saved():
+    state = State()
+    for event in (EngineHealthy(1), StopAsked(2), WorkSeen(3, True)):
+        state, _ = advance(state, event, SAVING)
+    state, effects = advance(state, Tick(32), SAVING)
+    assert (state.phase, state.why, effects) == (
+        Phase.STOPPING,
+        Why.TIMEOUT,
+        (Effect.TERMINATE,),
+    )
 
 
 DROP = (1, Effect.DROP_CACHE)

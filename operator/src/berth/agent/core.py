@@ -111,6 +111,7 @@ class Agent:
         guard = Guard(self.site, self.works, self._guard_threshold, self._guard_killed)
         group.create_task(self._loads.run(), name="loads")
         group.create_task(guard.run(), name="guard")
+        group.create_task(self._sweep_sessions(), name="sessions")
         group.create_task(self._keep_record(), name="inventory")
         group.create_task(self.record.follow_node(self.policy_changed), name="node")
 
@@ -191,6 +192,12 @@ class Agent:
                     work.publish_memory()
             self._show(await self.site.live.sample(max_age_s=self.site.timing.inventory_s))
             await self.record.wait()
+
+    async def _sweep_sessions(self) -> None:
+        while True:
+            models, now = self.views.model_uids(), self.site.wall()
+            await asyncio.to_thread(self.site.files.sweep_sessions, models, now)
+            await asyncio.sleep(self.site.timing.sessions_s)
 
     def _show(self, sample: Sample) -> None:
         self.metrics.show(sample, self.works())

@@ -2,13 +2,14 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from berth.agent.download import FileRef, Progress
 from berth.agent.fetch_errors import FetchError
 from berth.agent.loans import Loan, Loans
+from berth.agent.sessions import SessionShelf
 from berth.agent.shelf import Blob
 from berth.agent.store import Store
 from berth.api.meta import SecretKeyRef
@@ -29,6 +30,10 @@ class Files(Protocol):
         """Let the pod of a runner mount what is lent; before there is such a pod."""
         ...
 
+    def sweep_sessions(self, models: Collection[str], now: float) -> None:
+        """Remove saved sessions that are of none of these Models (uids), or too old, or too many."""
+        ...
+
     def release(self, runner: str) -> None:
         """The runner (by uid) is gone; its files may be deleted when room is needed."""
         ...
@@ -45,15 +50,20 @@ class Files(Protocol):
 class StoreFiles:
     """The node's content-addressed store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, sessions: SessionShelf) -> None:
+        self._store, self._sessions = store, sessions
         self._loans = Loans(store.shelf.root)
 
     async def provide(self, runner: str, files: Sequence[FileRef], progress: Progress) -> Path:
         return await self._store.provide(runner, files, progress)
 
     def lend(self, loan: Loan) -> None:
+        if loan.sessions:
+            self._sessions.open(loan.sessions)
         self._loans.note(loan)
+
+    def sweep_sessions(self, models: Collection[str], now: float) -> None:
+        self._sessions.sweep(models, self._loans.sessions(), now)
 
     def release(self, runner: str) -> None:
         # The note first: a folder without a note is found again by its name.

@@ -12,6 +12,7 @@ from pathlib import Path
 from berth.agent.partial import replace_text
 
 WEIGHTS = "weights"
+SESSIONS = "sessions"
 _NOTES = "loans"
 _RUNNERS = "runners"
 
@@ -25,6 +26,8 @@ class Loan:
     namespace: str
     pod: str
     """A pod has its Runner's name."""
+    sessions: str = ""
+    """Its folder below the store's ``sessions``, ``MODEL-UID/KEY``; empty: none."""
 
 
 class Loans:
@@ -49,9 +52,17 @@ class Loans:
         """Uids of the runners that something is lent to."""
         return sorted(loan.runner for loan in self._all())
 
-    def folder(self, loan: Loan) -> Path:
-        """The runner's files, whether they are there or not."""
-        return self._root / _RUNNERS / loan.runner
+    def sessions(self) -> set[str]:
+        """Folders of sessions that are lent."""
+        return {loan.sessions for loan in self._all() if loan.sessions}
+
+    def folder(self, loan: Loan, kind: str) -> Path | None:
+        """What is lent of this kind, whether it is there or not; None when nothing is."""
+        if kind == WEIGHTS:
+            return self._root / _RUNNERS / loan.runner
+        if kind == SESSIONS and loan.sessions:
+            return self._root / SESSIONS / loan.sessions
+        return None
 
     def _all(self) -> Iterator[Loan]:
         for path in sorted(self._notes.glob("*.json")):

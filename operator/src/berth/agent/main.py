@@ -12,6 +12,7 @@ from berth.agent.files import StoreFiles
 from berth.agent.gpus import NvmlGpus
 from berth.agent.host import RealHost
 from berth.agent.serve import serving
+from berth.agent.sessions import SessionShelf
 from berth.agent.store import Store
 from berth.headers.address import SourcePolicy
 from berth.kube.client import Kube
@@ -51,13 +52,18 @@ async def _main(settings: Settings) -> None:
                 cgroup=Path(settings.text("CGROUP_ROOT")),
             ),
             gpus=NvmlGpus(),
-            files=StoreFiles(store),
+            files=StoreFiles(store, _sessions(settings, root)),
             settings=settings,
         )
         port = settings.number("HEALTH_PORT")
         async with serving(port, registry=agent.metrics.registry, ready=agent.not_ready):
             await _until_told(agent)
         await courier.close()
+
+
+def _sessions(settings: Settings, root: Path) -> SessionShelf:
+    age_s, budget = settings.seconds("SESSION_AGE"), settings.bytes("SESSION_BUDGET")
+    return SessionShelf(root, age_s=age_s, budget=budget)
 
 
 async def _until_told(agent: Agent) -> None:

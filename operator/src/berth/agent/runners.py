@@ -26,6 +26,7 @@ from berth.api.runner import (
 )
 from berth.kube.client import ApiError, ApiUnreachableError
 from berth.kube.refs import ref_of
+from berth.manifests.sessions import session_folder
 from berth.planner.state import Stage
 from berth.reasons import Reason
 
@@ -160,13 +161,18 @@ class RunnerWork:
                 log.warning("runner %s: files not had: %s: %s", self.runner.key, reason, err)
                 self._fetch_failed(reason, str(err))
                 return
-            meta = self.runner.metadata
-            self._site.files.lend(Loan(self.uid, meta.namespace, meta.name))
+        self._lend()
         size = sum(file.size for file in self.runner.spec.files) if needs_fetch(self.runner) else 0
         self.fetch = FetchStatus(state="Verified", done=size, total=size)
         self.is_fetched = True
         self.publish()
         self._site.admit.set()
+
+    def _lend(self) -> None:
+        """Before there is a pod, so that its volumes are there when it is mounted."""
+        meta, sessions = self.runner.metadata, session_folder(self.runner)
+        if needs_fetch(self.runner) or sessions:
+            self._site.files.lend(Loan(self.uid, meta.namespace, meta.name, sessions))
 
     async def _provide(self) -> None:
         spec = self.runner.spec

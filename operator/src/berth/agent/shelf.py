@@ -8,6 +8,7 @@
     ROOT/partial/KEY[.json]   what has arrived so far
     ROOT/trash/               condemned, being deleted
     ROOT/runners/UID/NAME     hard links: a blob in use has more than one link
+    ROOT/sessions/UID/KEY/    what engines have saved (`berth.agent.sessions`)
     ROOT/loans/UID.json       which pod may mount that folder (`berth.agent.loans`)
 
 A blob appears by rename only, so a kill at any moment leaves a whole blob or none.

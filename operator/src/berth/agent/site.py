@@ -30,6 +30,8 @@ class Timing:
     admission_ttl_s: float = 60.0
     inventory_s: float = 5.0
     node_s: float = 10.0
+    sessions_s: float = 30.0
+    """Between looks for saved sessions that nobody can use any more."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Timing":

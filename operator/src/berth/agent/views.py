@@ -5,6 +5,7 @@ parsed once, and those of other nodes are not kept at all.
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from berth.agent.pods import SELECTOR, Pod, read_pod
@@ -16,6 +17,14 @@ from berth.kube.client import Kube
 from berth.kube.refs import PODS, ref_of
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SeenModel:
+    """What is kept of a Model: whole only where it names a host path, for a cluster may have many."""
+
+    uid: str
+    with_path: Model | None
 
 
 class Listener(Protocol):
@@ -51,7 +60,7 @@ class Views:
             fields=f"spec.nodeName={one}" if one else "",
         )
         self.residencies = typed_cache(kube, Residency, changed=self._policy_changed)
-        self.models: Cache[Model | None] = Cache(
+        self.models: Cache[SeenModel] = Cache(
             kube, ref_of(Model), _read_model, changed=self._policy_changed
         )
 
@@ -79,7 +88,11 @@ class Views:
 
     def host_path_models(self) -> Iterable[Model]:
         """Models whose files are host paths."""
-        return [model for model in self.models.values() if model is not None]
+        return [seen.with_path for seen in self.models.values() if seen.with_path is not None]
+
+    def model_uids(self) -> frozenset[str]:
+        """Of every Model there is."""
+        return frozenset(seen.uid for seen in self.models.values())
 
     def _read_runner(self, obj: Object) -> Runner | None:
         """None, which is not kept, for one of a node that nobody here works on."""
@@ -113,9 +126,7 @@ class Views:
             listener.policy_changed()
 
 
-def _read_model(obj: Object) -> Model | None:
-    """None, which is not kept, for a Model that names no host path."""
+def _read_model(obj: Object) -> SeenModel:
     source = (obj.get("spec") or {}).get("source") or {}
-    if not (source.get("path") or {}).get("hostPath"):
-        return None
-    return Model.model_validate(obj)
+    names_path = (source.get("path") or {}).get("hostPath")
+    return SeenModel(obj["metadata"]["uid"], Model.model_validate(obj) if names_path else None)

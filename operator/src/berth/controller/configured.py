@@ -35,6 +35,7 @@ def pod_settings(settings: Settings) -> PodSettings:
         runtime_class=settings.text("RUNTIME_CLASS"),
         log_level=settings.text("LOG_LEVEL"),
         quiet_s=settings.seconds("DRAIN_QUIET"),
+        session_limit=settings.bytes("SESSION_LIMIT"),
     )
 
 

@@ -17,6 +17,7 @@ from berth.controller.variants import Variant
 from berth.estimator import Estimate
 from berth.facts import Facts
 from berth.manifests.pod import MODELS_PATH
+from berth.manifests.sessions import SESSIONS_PATH
 from berth.planner.state import Need
 from berth.reasons import Reason
 from berth.runtimes.base import Adapter, Job, Launch, Ranks, Runtime, Way
@@ -249,6 +250,7 @@ class _Bench:
             template=tuple(job.fields.command or ()),
             args=tuple(job.fields.args or ()),
             values=field_values(job.fields),
+            sessions=SESSIONS_PATH if _saves_sessions(job.fields) else None,
         )
 
     def _weights(self, facts: Facts) -> str:
@@ -299,3 +301,7 @@ def _needs_status(estimate: Estimate) -> NeedsStatus:
         sure=estimate.sure,
         notes=[note[:1024] for note in estimate.notes[:16]],
     )
+
+
+def _saves_sessions(fields: ProfileFields) -> bool:
+    return bool(fields.drain and fields.drain.save_sessions)

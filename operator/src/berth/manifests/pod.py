@@ -21,6 +21,7 @@ from berth.api.meta import (
 from berth.api.profile import ComputeResources, PodTemplate
 from berth.api.runner import Runner
 from berth.manifests.names import Object, model_labels, owner_reference
+from berth.manifests.sessions import SESSIONS_PATH, session_folder
 from berth.units import GiB, MiB
 
 CONTAINER = "engine"
@@ -52,6 +53,8 @@ class PodSettings:
     priority_class: str = "berth-runner"
     log_level: str = "info"
     quiet_s: float = 2.0
+    session_limit: int = 8 * GiB
+    """Bytes that one runner's saved sessions may take on its node's disk."""
 
 
 _DEFAULTS = PodSettings()
@@ -97,7 +100,8 @@ def control_port(runner: Runner) -> int:
 def runner_config(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
     """What ``BERTH_RUNNER`` says; ``berth.runner.config`` reads it."""
     spec = runner.spec
-    return {
+    sessions = {"folder": SESSIONS_PATH, "limit": settings.session_limit}
+    return ({"sessions": sessions} if session_folder(runner) else {}) | {
         "engine": list(spec.command),
         "port": spec.port,
         "controlPort": control_port(runner),
@@ -141,7 +145,11 @@ def _spec(runner: Runner, settings: PodSettings, template: PodTemplate) -> Objec
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(runner, settings)],
-        "volumes": [_models_volume(runner, settings), {"name": "tmp", "emptyDir": _TMP}],
+        "volumes": [
+            _models_volume(runner, settings),
+            {"name": "tmp", "emptyDir": _TMP},
+            *_sessions_volume(runner, settings),
+        ],
     }
     return spec | _placement(runner, template) | _classes(runner, settings, template)
 
@@ -209,6 +217,7 @@ def _container(runner: Runner, settings: PodSettings) -> Object:
         "volumeMounts": [
             {"name": "models", "mountPath": MODELS_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": "sessions", "mountPath": SESSIONS_PATH}] if session_folder(runner) else []),
         ],
     }
 
@@ -256,15 +265,26 @@ def _models_volume(runner: Runner, settings: PodSettings) -> Object:
         return {"name": "models", "persistentVolumeClaim": claim}
     path = mount.host_path if mount is not None else None
     if not path and settings.store_volume == "csi":
-        return _lent("models", "weights")
+        return _lent("models", "weights", read_only=True)
     stored = f"{settings.store_root}/runners/{runner.metadata.uid}"
     return {"name": "models", "hostPath": {"path": path or stored, "type": "Directory"}}
 
 
-def _lent(name: str, volume: str) -> Object:
+def _sessions_volume(runner: Runner, settings: PodSettings) -> list[Object]:
+    """The one folder of the node that a runner may write to, where it keeps sessions."""
+    folder = session_folder(runner)
+    if not folder:
+        return []
+    if settings.store_volume == "csi":
+        return [_lent("sessions", "sessions", read_only=False)]
+    path = f"{settings.store_root}/sessions/{folder}"
+    return [{"name": "sessions", "hostPath": {"path": path, "type": "Directory"}}]
+
+
+def _lent(name: str, volume: str, *, read_only: bool) -> Object:
     """A volume of the node's driver: what the agent has lent to this very pod."""
     attributes = {"volume": volume}
-    csi = {"driver": STORE_DRIVER, "readOnly": True, "volumeAttributes": attributes}
+    csi = {"driver": STORE_DRIVER, "readOnly": read_only, "volumeAttributes": attributes}
     return {"name": name, "csi": csi}
 
 

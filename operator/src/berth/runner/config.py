@@ -5,7 +5,7 @@ Keys are camelCase as everywhere on the wire. Times are seconds, sizes are bytes
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ class DeviceNeed:
 
 
 @dataclass(frozen=True)
+class SessionStore:
+    """Where the engine saves its sessions, and the most that they may take in bytes."""
+
+    folder: str
+    limit: int
+
+
+@dataclass(frozen=True)
 class RunnerConfig:
     """Everything the runner knows. ``engine`` is an argument list; no shell ever sees it."""
 
@@ -58,6 +66,8 @@ class RunnerConfig:
     """Files whose page cache is dropped once the engine is up: they are not read again."""
     smoke: SmokeTest | None = None
     """A request that must be answered well before the runner counts as up."""
+    sessions: SessionStore | None = None
+    """None: what the engine remembers goes with it."""
     quiet_s: float = 2.0
     """How long the engine must have been without work, without a break, to count as quiet."""
     drain_timeout_s: float = 300.0
@@ -94,7 +104,7 @@ _PLAIN = {
 }
 """Wire key → (field, type) of the settings that are one number or one string."""
 
-_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache", "smoke"})
+_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache", "smoke", "sessions"})
 
 
 def load_config(environment: Mapping[str, str]) -> RunnerConfig:
@@ -140,6 +150,7 @@ def _typed(data: dict[str, Any]) -> RunnerConfig:
         files=tuple(FileCheck(str(f["path"]), int(f["size"])) for f in data.get("files", ())),
         drop_cache=tuple(str(path) for path in data.get("dropCache", ())),
         smoke=_smoke(data["smoke"]) if data.get("smoke") else None,
+        sessions=_sessions(data.get("sessions")),
         **plain,
     )
 
@@ -153,6 +164,10 @@ def _smoke(data: dict[str, Any]) -> SmokeTest:
     )
 
 
+def _sessions(data: dict[str, Any] | None) -> SessionStore | None:
+    return SessionStore(str(data["folder"]), int(data["limit"])) if data else None
+
+
 def render_config(config: RunnerConfig) -> str:
     """The JSON that `parse_config` reads back to an equal value; for whoever writes the pod."""
     plain = {key: getattr(config, name) for key, (name, _) in _PLAIN.items()}
@@ -164,6 +179,7 @@ def render_config(config: RunnerConfig) -> str:
             "files": [{"path": f.path, "size": f.size} for f in config.files],
             "dropCache": list(config.drop_cache),
             **({} if config.smoke is None else {"smoke": _smoke_wire(config.smoke)}),
+            "sessions": config.sessions and asdict(config.sessions),
             **plain,
         },
         separators=(",", ":"),

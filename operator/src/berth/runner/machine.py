@@ -17,6 +17,7 @@ class Phase(Enum):
     """Healthy; the smoke test is under way and decides whether it is up."""
     UP = "ok"
     DRAINING = "draining"
+    SAVING = "saving"
     STOPPING = "stopping"
     ENDED = "ended"
 
@@ -35,11 +36,13 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Spans in seconds: of quiet before a stop, of the whole drain, from SIGTERM to SIGKILL."""
+    """Spans in seconds: of quiet before a stop, of the whole drain, from SIGTERM to SIGKILL, and for
+    saving sessions (0: none are)."""
 
     quiet_s: float
     drain_s: float
     stop_s: float
+    save_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class State:
     why: Why = Why.NOBODY
     drain_since: float | None = None
     quiet_since: float | None = None
+    save_since: float | None = None
     stop_since: float | None = None
     killed: bool = False
     fault: str = ""
@@ -85,6 +89,13 @@ class WorkSeen:
 
 
 @dataclass(frozen=True)
+class SessionsSaved:
+    """Saving has ended, well or not."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """SIGTERM or SIGINT."""
 
@@ -113,7 +124,16 @@ class Tick:
     at: float
 
 
-Event = EngineHealthy | SmokeEnded | WorkSeen | StopAsked | HangSeen | EngineEnded | Tick
+Event = (
+    EngineHealthy
+    | SmokeEnded
+    | WorkSeen
+    | SessionsSaved
+    | StopAsked
+    | HangSeen
+    | EngineEnded
+    | Tick
+)
 
 
 class Effect(Enum):
@@ -121,6 +141,7 @@ class Effect(Enum):
 
     TEST = "send the engine its smoke test"
     DROP_CACHE = "drop the page cache of files that are not read again"
+    SAVE = "save the engine's sessions"
     TERMINATE = "send the engine SIGTERM"
     KILL = "send the engine's process group SIGKILL"
 
@@ -137,10 +158,11 @@ def advance(state: State, event: Event, limits: Limits) -> Step:
     3. A first signal before it is up stops it: no answer can be in flight.
     4. A first signal while it is up starts the drain; nothing else happens to the engine, for
        llama-server and vLLM cut running answers at SIGTERM.
-    5. A second signal is obeyed at once: it stops a draining engine, it kills a stopping one.
+    5. A second signal is obeyed at once: it stops a draining or saving engine, it kills a stopping one.
     6. Quiet is a run of looks without work; one look with work, or a failed look, begins it anew.
     7. Draining ends at a look that finds `quiet_s` of quiet, or after `drain_s` in any case.
-    8. An engine that outlives SIGTERM by `stop_s` is killed, once.
+    8. After quiet, sessions are saved, for `save_s` at most; with work still in hand none are.
+    9. An engine that outlives SIGTERM by `stop_s` is killed, once.
     """
     if state.phase is Phase.ENDED:
         return state, ()
@@ -157,7 +179,9 @@ def advance(state: State, event: Event, limits: Limits) -> Step:
             return _kill(replace(state, phase=Phase.STOPPING, why=Why.HANG, stop_since=at))
         case WorkSeen(at, busy):
             looked = _looked(state, at, busy)
-            return _stop(looked, at, Why.QUIET) if _is_quiet(looked, at, limits) else (looked, ())
+            return _rested(looked, at, limits) if _is_quiet(looked, at, limits) else (looked, ())
+        case SessionsSaved(at):
+            return _stop(state, at, Why.QUIET) if state.phase is Phase.SAVING else (state, ())
         case Tick(at):
             return _deadlines(state, at, limits)
         case _:
@@ -187,7 +211,7 @@ def _asked(state: State, at: float) -> Step:
         return _stop(state, at, Why.BEFORE_UP)
     if state.phase is Phase.UP:
         return replace(state, phase=Phase.DRAINING, drain_since=at, quiet_since=None), ()
-    if state.phase is Phase.DRAINING:
+    if state.phase in (Phase.DRAINING, Phase.SAVING):
         return _stop(state, at, Why.TOLD_TWICE)
     return _kill(state)
 
@@ -206,9 +230,17 @@ def _is_quiet(state: State, at: float, limits: Limits) -> bool:
     return at - state.quiet_since >= limits.quiet_s
 
 
+def _rested(state: State, at: float, limits: Limits) -> Step:
+    if limits.save_s <= 0:
+        return _stop(state, at, Why.QUIET)
+    return replace(state, phase=Phase.SAVING, save_since=at), (Effect.SAVE,)
+
+
 def _deadlines(state: State, at: float, limits: Limits) -> Step:
     if state.phase is Phase.DRAINING and at - (state.drain_since or at) >= limits.drain_s:
         return _stop(state, at, Why.TIMEOUT)
+    if state.phase is Phase.SAVING and at - (state.save_since or at) >= limits.save_s:
+        return _stop(state, at, Why.QUIET)
     if state.stop_since is not None and at - state.stop_since >= limits.stop_s:
         return _kill(state)
     return state, ()

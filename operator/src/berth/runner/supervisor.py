@@ -4,6 +4,7 @@ Threads only observe (log, probe, control port) and put events into one queue; t
 alone decides (`berth.runner.machine`) and acts.
 """
 
+import os
 import queue
 import signal
 import sys
@@ -26,6 +27,7 @@ from berth.runner.machine import (
     HangSeen,
     Limits,
     Phase,
+    SessionsSaved,
     SmokeEnded,
     State,
     StopAsked,
@@ -36,6 +38,7 @@ from berth.runner.machine import (
 from berth.runner.memory import oom_kills
 from berth.runner.probe import Probe
 from berth.runner.report import render_report, write_report
+from berth.runner.sessions import Sessions
 from berth.runner.smoke import SmokeTest, smoke_fault
 from berth.runner.verdict import Ending, Verdict, judge_ending
 
@@ -48,7 +51,8 @@ class Supervisor:
 
     def __init__(self, config: RunnerConfig) -> None:
         self._config = config
-        self._limits = Limits(config.quiet_s, config.drain_limit_s, config.stop_timeout_s)
+        self._limits = limits_of(config)
+        self._sessions = sessions_of(config)
         self._state = State(is_to_be_tested=config.smoke is not None)
         # SimpleQueue.put is re-entrant: a signal handler may interrupt another put.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -68,6 +72,8 @@ class Supervisor:
             message = f"control port {config.control_port}: {err.strerror}"
             return self._finish(Verdict(ExitCode.BAD_CONFIG, message), status=None)
         kills_before = oom_kills()
+        if self._sessions is not None:
+            os.umask(0o077)  # what a conversation was about is for this user alone to read
         try:
             engine = Engine(config)
         except OSError as err:
@@ -121,6 +127,8 @@ class Supervisor:
                 target=self._test, args=(self._config.smoke,), name="smoke", daemon=True
             )
             test.start()
+        elif effect is Effect.SAVE:
+            threading.Thread(target=self._save, name="sessions", daemon=True).start()
         elif effect is Effect.TERMINATE:
             self._say("info", f"SIGTERM to the engine: {self._state.why.value}")
             engine.terminate()
@@ -130,6 +138,8 @@ class Supervisor:
 
     def _test(self, test: SmokeTest) -> None:
         fault = smoke_fault(test, self._config.host, self._config.port)
+        if not fault:
+            self._restore()
         self._events.put(SmokeEnded(time.monotonic(), fault))
 
     def _watch(self) -> None:
@@ -139,10 +149,22 @@ class Supervisor:
         while self._state.phase is not Phase.ENDED:
             phase = self._state.phase
             if phase is Phase.STARTING and probe.is_healthy():
+                if config.smoke is None:  # else after it, for it takes a slot
+                    self._restore()
                 self._events.put(EngineHealthy(time.monotonic()))
             elif phase is Phase.DRAINING:
                 self._events.put(WorkSeen(time.monotonic(), probe.is_busy()))
             pause.wait(LOOK_S)
+
+    def _restore(self) -> None:
+        """Before the engine counts as up: the first request must find its conversation."""
+        if self._sessions is not None:
+            self._say("info", f"restored: {self._sessions.restore()}")
+
+    def _save(self) -> None:
+        if self._sessions is not None:
+            self._say("info", f"saved: {self._sessions.save()}")
+        self._events.put(SessionsSaved(time.monotonic()))
 
     def _take_signals(self) -> None:
         def on_stop(number: int, frame: FrameType | None) -> None:
@@ -186,3 +208,19 @@ class Supervisor:
             self._say("warning", f"{self._config.termination_log} cannot be written")
         sys.stdout.flush()
         return verdict.code
+
+
+def limits_of(config: RunnerConfig) -> Limits:
+    """The spans that its configuration leaves to each part of the end."""
+    save_s = config.session_time_s if config.sessions is not None else 0.0
+    return Limits(config.quiet_s, config.drain_limit_s, config.stop_timeout_s, save_s)
+
+
+def sessions_of(config: RunnerConfig) -> Sessions | None:
+    """None where none are kept."""
+    if config.sessions is None:
+        return None
+    store = config.sessions
+    return Sessions(
+        store.folder, config.host, config.port, limit=store.limit, time_s=config.session_time_s
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from berth.agent.csi.mounts import Mounted
-from berth.agent.loans import WEIGHTS, Loan, Loans
+from berth.agent.loans import SESSIONS, WEIGHTS, Loans
 
 log = logging.getLogger(__name__)
 ATTRIBUTE = "volume"
@@ -90,15 +90,15 @@ class Volumes:
             raise NotLentError(
                 f"nothing is lent to pod {namespace}/{pod} on this node: it is no runner of Berth's"
             )
-        folder = self._of(context.get(ATTRIBUTE, ""), loan, loans)
+        kind = context.get(ATTRIBUTE, "")
+        folder = loans.folder(loan, kind)
+        if folder is None:
+            raise BadVolumeError(
+                f"pod {namespace}/{pod} has no volume {kind!r}; {ATTRIBUTE} is {WEIGHTS} or {SESSIONS}"
+            )
         if not folder.is_dir():
             raise NotLentError(f"the files of pod {namespace}/{pod} are not in the store: {folder}")
         return folder
-
-    def _of(self, kind: str, loan: Loan, loans: Loans) -> Path:
-        if kind == WEIGHTS:
-            return loans.folder(loan)
-        raise BadVolumeError(f"there is no volume {kind!r}; {ATTRIBUTE} is {WEIGHTS}")
 
     def _point(self, target: str) -> Path:
         point = Path(target)
