@@ -13,9 +13,13 @@ import httpx
 from cluster import model, quickstart, release, stack, whole
 from cluster.release import NAMESPACE, Api
 from cluster.whole import Cluster
+from e2e.test_memory import known, write_model
 
 REPO = "tests/gemma"
 FILE = "gemma.gguf"
+TINY_REPO = "tests/tiny"
+TINY_FILE = "tiny.gguf"
+"""A model of plain attention, made here, its weights all zero."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,9 @@ def installed(state_dir: Path) -> Iterator[Installed]:
         folder = state_dir / "hub" / REPO
         folder.mkdir(parents=True)
         (folder / FILE).hardlink_to(model.gguf()) if _same_disk(folder) else _copy(folder / FILE)
+        tiny = state_dir / "hub" / TINY_REPO / TINY_FILE
+        tiny.parent.mkdir(parents=True)
+        write_model(known()["t-llama"], tiny)
         values = release.load_images(cluster)
         hub = quickstart.start_hub(cluster)
         values["settings"] = {

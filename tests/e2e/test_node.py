@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cluster import mounts
-from e2e.installed import FILE, REPO, Installed, chat
-from e2e.test_memory import known, write_model
+from e2e.installed import FILE, REPO, TINY_FILE, TINY_REPO, Installed, chat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 STRICT = "strict"
@@ -123,17 +122,13 @@ class TestVolumes:
         berth.kubectl("delete", "model", "shown", "-n", strict, "--timeout=60s")
 
 
-TINY = "tests/tiny"
 FIRST_TURN = "Tell me of the harbour and its ships. " * 30
 
 
 @pytest.fixture(scope="module")
 def chatty(berth: Installed) -> Iterator[str]:
-    """A model of plain attention, made here, whose sessions are saved: its weights are all zero."""
-    file = berth.cluster.plane.state_dir / "hub" / TINY / "tiny.gguf"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_model(known()["t-llama"], file)
-    source = {"huggingFace": {"repo": TINY, "files": [file.name]}}
+    """A model whose sessions are saved."""
+    source = {"huggingFace": {"repo": TINY_REPO, "files": [TINY_FILE]}}
     overrides = {"drain": {"saveSessions": True, "timeout": "20s"}, "contextLength": 4096}
     yield berth.model("chatty", source, overrides=overrides)
     berth.delete("chatty")
