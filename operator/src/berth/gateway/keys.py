@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import msgspec
 import yaml
-from multidict import CIMultiDictProxy
 
 from berth.gateway.catalog import EVERYTHING, Scope, Served
 from berth.gateway.errors import Refused
+from berth.gateway.inbound import Request
 
 log = logging.getLogger(__name__)
 REREAD_S = 2.0
@@ -28,6 +28,11 @@ class Caller:
     models: tuple[str, ...] | None = None
     per_minute: int | None = None
     concurrent: int | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        """No meter has to be kept for it."""
+        return self.per_minute is None and self.concurrent is None
 
     def may_use(self, served: Served) -> bool:
         """By id, alias, or ``namespace::id``, each as a shell pattern."""
@@ -76,13 +81,13 @@ class Keys:
             await asyncio.sleep(REREAD_S)
             self.read()
 
-    def caller(self, headers: CIMultiDictProxy[str]) -> Caller:
-        """Who sent these headers. Raises Refused ``invalid_api_key``."""
+    def caller(self, request: Request) -> Caller:
+        """Who sent this request. Raises Refused ``invalid_api_key``."""
         if self._callers is None:
             return ANYBODY
-        scheme, _, key = headers.get("Authorization", "").partition(" ")
+        scheme, _, key = request.header(b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not key:
-            key = headers.get("X-Api-Key", "")
+            key = request.header(b"x-api-key")
         caller = self._callers.get(hashlib.sha256(_bytes_of(key)).digest())
         if caller is None:
             raise Refused("invalid_api_key", "Incorrect API key provided")

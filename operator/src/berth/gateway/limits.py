@@ -31,7 +31,7 @@ class Meters:
     @contextmanager
     def admitted(self, caller: Caller) -> Iterator[None]:
         """For the time of one request, its wait included. Raises Refused ``key_limit``."""
-        if caller.concurrent is None and caller.per_minute is None:
+        if caller.is_unlimited:
             yield
             return
         meter = self._meter(caller)

@@ -21,10 +21,11 @@ from berth.gateway.body import Store
 from berth.gateway.catalog import Catalog
 from berth.gateway.demand import BEAT_S, DemandBook, KubeWriter, Writer
 from berth.gateway.desk import Desk
+from berth.gateway.inbound import Listener
 from berth.gateway.keys import Keys
 from berth.gateway.metrics import exposition
 from berth.gateway.proxy import Limits, Proxy
-from berth.gateway.server import Front, Listener
+from berth.gateway.server import Front
 from berth.gateway.upstream import Pool
 from berth.gateway.watch import Feed, fill_from
 from berth.kube.client import Kube
@@ -95,15 +96,14 @@ async def tick(gateway: Gateway) -> None:
 @contextlib.asynccontextmanager
 async def listening(gateway: Gateway, host: str, port: int) -> AsyncIterator[int]:
     """Accept connections while the block lasts; the value is the port."""
-    listener = Listener(gateway.front)
+    listener = Listener(gateway.front.handle)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(listener, host, port, backlog=BACKLOG)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        listener.pre_shutdown()
-        await listener.shutdown(1.0)
+        await listener.close(1.0)
         gateway.proxy.pool.close()
         gateway.ledger.flush()
 

@@ -6,8 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 from typing import Any
-
-from aiohttp import web
+from urllib.parse import parse_qs
 
 from berth.gateway.accounting import Call, Ledger
 from berth.gateway.body import SMALL, Fields, Intake, Spooled, Store, fields_of, too_large
@@ -16,6 +15,7 @@ from berth.gateway.desk import Desk, Turn
 from berth.gateway.errors import Refused
 from berth.gateway.frames import error_event, keepalive
 from berth.gateway.headers import STREAM_LINES, AnswerHead, addressed, request_head
+from berth.gateway.inbound import BrokenBodyError, Request
 from berth.gateway.keys import Caller, Keys
 from berth.gateway.limits import Meters
 from berth.gateway.reply import Reply
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 DEATHS_MAX = 3
 """A request on which so many runners died in a row is not given to a fourth."""
 LOADING_MAX = 64 << 10
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ class Proxy:
         self._time = asyncio.get_running_loop().time
         self.meters = Meters(self._time)
 
-    async def handle(self, request: web.BaseRequest, api: Api, path: str) -> web.StreamResponse:
+    async def handle(self, request: Request, api: Api, path: str) -> bool:
         """One request of an API, from here to the last byte of its answer."""
-        request_id = request.headers.get("X-Request-Id", "")
+        request_id = request.header(b"x-request-id")
         if not _may_pass(request_id):
             request_id = f"{self._seed}-{next(self._numbers):x}"
         call = Call(request_id, path, self._time())
@@ -81,32 +80,31 @@ class Proxy:
         finally:
             exchange.note()
             self.ledger.close(call)
-        return exchange.reply.outcome
+        return exchange.reply.goes_on
 
-    async def read(self, request: web.BaseRequest) -> bytes | Spooled:
+    async def read(self, request: Request) -> bytes | Spooled:
         """The body as it came. Raises Refused ``request_too_large``, ``unsupported_encoding``."""
-        headers = request.headers
-        if headers.get("Content-Encoding", "").lower() not in ("", "identity"):
+        if request.header(b"content-encoding").lower() not in ("", "identity"):
             raise Refused("unsupported_encoding", "send the body without Content-Encoding")
-        announced = request.content_length
-        if announced is not None and announced > self.store.limit:
+        announced = request.header(b"content-length")
+        if announced and int(announced) > self.store.limit:
             raise too_large(self.store.limit)
-        content = request.content
-        if content.is_eof() and (announced or 0) <= SMALL:
-            return self.store.take(content.read_nowait())
-        if "Expect" in headers and request.transport is not None:
-            request.transport.write(CONTINUE)
+        body = request.body
+        if body.is_complete and body.size <= SMALL:
+            return self.store.take(body.take())
         intake = Intake(self.store)
         try:
-            while data := await content.readany():
+            while data := await body.read():
                 await intake.add(data)
             return intake.done()
+        except BrokenBodyError as err:
+            raise Refused("invalid_request", f"the body cannot be read: {err}") from err
         finally:
             intake.discard()
 
-    def find(self, request: web.BaseRequest, fields: Fields, caller: Caller) -> Served:
+    def find(self, request: Request, fields: Fields, caller: Caller) -> Served:
         """The Model that is asked for, by the body, else by the query. Raises Refused."""
-        name = fields.model if fields.model is not None else request.query.get("model")
+        name = fields.model if fields.model is not None else _query_model(request)
         if not name:
             raise Refused("missing_model", "you must provide a model parameter", param="model")
         served = self.catalog.resolve(name, caller.scope)
@@ -118,7 +116,7 @@ class Proxy:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, proxy: Proxy, request: web.BaseRequest, api: Api, call: Call) -> None:
+    def __init__(self, proxy: Proxy, request: Request, api: Api, call: Call) -> None:
         self._proxy = proxy
         self._request = request
         self._api = api
@@ -136,17 +134,20 @@ class Exchange:
     async def run(self) -> None:
         """Raises Refused; otherwise the answer is out, whole or visibly cut."""
         proxy, call = self._proxy, self._call
-        caller = proxy.keys.caller(self._request.headers)
+        caller = proxy.keys.caller(self._request)
         call.caller = caller.name
-        with proxy.meters.admitted(caller):
+        if caller.is_unlimited:
             await self._pass_on(caller)
+        else:
+            with proxy.meters.admitted(caller):
+                await self._pass_on(caller)
 
     async def _pass_on(self, caller: Caller) -> None:
         proxy, call = self._proxy, self._call
         body = await proxy.read(self._request)
         try:
             call.bytes_in = len(body)
-            content_type = self._request.headers.get("Content-Type", "")
+            content_type = self._request.header(b"content-type")
             fields = fields_of(body, content_type)
             served = proxy.find(self._request, fields, caller)
             call.model = served.key
@@ -166,10 +167,10 @@ class Exchange:
         head = request_head(
             method=request.method,
             target=_target(request, call.path),
-            headers=request.raw_headers,
+            headers=request.headers,
             size=len(body),
             request_id=call.id,
-            forwarded_for=request.remote or "",
+            forwarded_for=request.connection.remote,
         )
         while True:
             if turn.route is None:
@@ -325,8 +326,6 @@ class Exchange:
             reply.say(error_event(self._api.dialect, refused.error()))
             reply.end()
         elif not reply.has_begun:
-            if not self._request.content.is_eof():
-                reply.keep_alive = False
             reply.refuse(refused, {"X-Request-Id": self._call.id})
         else:
             reply.cut()
@@ -355,10 +354,14 @@ def _may_pass(request_id: str) -> bool:
     return 0 < len(request_id) <= 128 and request_id.isascii() and request_id.isprintable()
 
 
-def _target(request: web.BaseRequest, path: str) -> str:
+def _target(request: Request, path: str) -> str:
     """Path and query for the runner: the path as declared, the query as it came."""
-    _, mark, query = request.raw_path.partition("?")
-    return f"{path}{mark}{query}"
+    return path + request.query
+
+
+def _query_model(request: Request) -> str:
+    values = parse_qs(request.query[1:]).get("model")
+    return values[0] if values else ""
 
 
 async def _is_loading(connection: Connection) -> bool:

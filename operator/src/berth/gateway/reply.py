@@ -6,32 +6,12 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
 
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-
 from berth.gateway.errors import Refused
+from berth.gateway.inbound import Request
 
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 BODILESS = (204, 304)
 TAIL_READS = 4
-
-
-class Written(web.StreamResponse):
-    """Tells aiohttp's server that the answer is out, and whether the connection may go on."""
-
-    def __init__(self, *, keep_alive: bool) -> None:
-        super().__init__()
-        self._keep_alive = keep_alive
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        return None
-
-
-GOES_ON = Written(keep_alive=True)
-ENDS = Written(keep_alive=False)
 
 
 class Source(Protocol):
@@ -50,10 +30,9 @@ class Reply:
     __slots__ = (
         "_chunked",
         "_clock",
+        "_connection",
         "_pending",
-        "_protocol",
         "_request",
-        "_transport",
         "bytes_out",
         "events",
         "first",
@@ -67,13 +46,12 @@ class Reply:
         "tail",
     )
 
-    def __init__(self, request: web.BaseRequest, clock: Callable[[], float]) -> None:
+    def __init__(self, request: Request, clock: Callable[[], float]) -> None:
         self._request = request
         self._clock = clock
         self.source: Source | None = None
         """Told when the client does not keep up."""
-        self._transport = request.transport
-        self._protocol = request.protocol
+        self._connection = request.connection
         self._chunked = False
         self._pending = b""
         self.keep_alive = request.keep_alive
@@ -90,9 +68,9 @@ class Reply:
         self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
 
     @property
-    def outcome(self) -> Written:
-        """What aiohttp's server is told."""
-        return GOES_ON if self.keep_alive and not self.is_cut else ENDS
+    def goes_on(self) -> bool:
+        """The connection may serve another request."""
+        return self.keep_alive and not self.is_cut
 
     def begin(self, status: int, headers: Iterable[bytes], *, length: int | None) -> None:
         """The head; it leaves with the first bytes of the body, or with `flush`.
@@ -104,7 +82,7 @@ class Reply:
         self.status = status
         lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, b""))]
         lines += headers
-        is_old = self._request.version < (1, 1)
+        is_old = self._request.is_old
         if status not in BODILESS:
             if length is not None:
                 lines.append(b"Content-Length: %d\r\n" % length)
@@ -113,7 +91,8 @@ class Reply:
             else:
                 self._chunked = True
                 lines.append(b"Transfer-Encoding: chunked\r\n")
-        if not self.keep_alive:
+        if not (self.keep_alive and self._request.body.is_complete):
+            self.keep_alive = False
             lines.append(b"Connection: close\r\n")
         elif is_old:
             lines.append(b"Connection: keep-alive\r\n")
@@ -140,8 +119,11 @@ class Reply:
                 data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
             else:
                 data = b"0\r\n\r\n"
-        self._write(data)
-        if self._protocol.writing_paused:
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        connection = self._connection
+        connection.write(data)
+        if connection.writing_paused:
             self.is_pressed = True
             if self.source is not None:
                 self.source.pause()
@@ -159,8 +141,7 @@ class Reply:
         """The body is not complete, and the client must be able to tell."""
         self.flush()
         self.is_cut = True
-        if self._transport is not None:
-            self._transport.close()
+        self._connection.close()
 
     def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """A whole answer of our own."""
@@ -177,10 +158,10 @@ class Reply:
     async def drained(self) -> None:
         """Wait until the client has taken what was written."""
         self.is_pressed = False
-        await self._request.writer.drain()
+        await self._connection.drained()
 
     def _write(self, data: bytes) -> None:
         if self._pending:
             data, self._pending = self._pending + data, b""
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if data:
+            self._connection.write(data)

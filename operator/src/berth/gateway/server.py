@@ -2,25 +2,21 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from aiohttp import web
-
 from berth.gateway.catalog import Served
 from berth.gateway.errors import Refused
+from berth.gateway.inbound import Request
 from berth.gateway.metrics import CONTENT_TYPE
 from berth.gateway.proxy import Proxy
 from berth.gateway.reply import Reply
 from berth.gateway.routes import BY_PATH
 
-log = logging.getLogger(__name__)
 MODELS = "/v1/models"
 READS = ("GET", "HEAD")
 OWNER = "berth"
-KEEP_ALIVE_S = 75.0
 
 
 class Front:
@@ -31,43 +27,42 @@ class Front:
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
         self.is_refusing = False
-        self._own: Mapping[str, Callable[[web.BaseRequest, Reply], None]] = {
+        self._own: Mapping[str, Callable[[Request, Reply], None]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/health": self._health,
             "/metrics": self._metrics_page,
         }
 
-    def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        """Every request of every client."""
-        raw = request.raw_path
-        path = raw.partition("?")[0] if raw[:1] == "/" else request.rel_url.raw_path
+    def handle(self, request: Request) -> Awaitable[bool]:
+        """Every request of every client; whether its connection may go on."""
+        path = request.path
         api = BY_PATH.get(path)
         if api is None and path.endswith("/") and len(path) > 1:
             path = path.rstrip("/")
             api = BY_PATH.get(path)
-        if api is not None and request.method == "POST" and not self.is_refusing:
+        may_pass = not self.is_refusing and not request.fault
+        if api is not None and request.method == "POST" and may_pass:
             return self._proxy.handle(request, api, path)
         return self._own_answer(request, path, is_api=api is not None)
 
-    async def _own_answer(
-        self, request: web.BaseRequest, path: str, *, is_api: bool
-    ) -> web.StreamResponse:
+    async def _own_answer(self, request: Request, path: str, *, is_api: bool) -> bool:
         reply = Reply(request, self._clock)
         try:
             self._answer(request, reply, path, is_api=is_api)
         except Refused as refused:
-            if not request.content.is_eof():
-                reply.keep_alive = False
             reply.refuse(refused, {})
-        return reply.outcome
+        return reply.goes_on
 
-    def _answer(self, request: web.BaseRequest, reply: Reply, path: str, *, is_api: bool) -> None:
+    def _answer(self, request: Request, reply: Reply, path: str, *, is_api: bool) -> None:
+        if request.fault:
+            reply.keep_alive = False
+            raise Refused("invalid_request", f"the request cannot be read: {request.fault}")
         own = self._own.get(path)
         if own is not None:
             _only(request, READS)
             return own(request, reply)
-        caller = self._proxy.keys.caller(request.headers)
+        caller = self._proxy.keys.caller(request)
         if self.is_refusing:
             reply.keep_alive = False
             raise Refused("gateway_stopping", "this gateway is shutting down")
@@ -89,10 +84,10 @@ class Front:
 
     # -- pages of its own ----------------------------------------------------------------------
 
-    def _healthz(self, request: web.BaseRequest, reply: Reply) -> None:
+    def _healthz(self, request: Request, reply: Reply) -> None:
         _json(reply, 200, {"status": "ok"})
 
-    def _readyz(self, request: web.BaseRequest, reply: Reply) -> None:
+    def _readyz(self, request: Request, reply: Reply) -> None:
         if self._proxy.stopping.is_set():
             _json(reply, 503, {"status": "draining"})
         elif not self._proxy.catalog.is_ready:
@@ -100,7 +95,7 @@ class Front:
         else:
             _json(reply, 200, {"status": "ok"})
 
-    def _health(self, request: web.BaseRequest, reply: Reply) -> None:
+    def _health(self, request: Request, reply: Reply) -> None:
         """Queue counters for people; 503 once draining."""
         lines = self._proxy.desk.lines.values()
         accounts = self._proxy.ledger.accounts.values()
@@ -121,14 +116,14 @@ class Front:
         }
         _json(reply, 503 if is_draining else 200, page)
 
-    def _metrics_page(self, request: web.BaseRequest, reply: Reply) -> None:
+    def _metrics_page(self, request: Request, reply: Reply) -> None:
         reply.whole(200, {"Content-Type": CONTENT_TYPE}, self._metrics())
 
 
 _FAULTS = ("internal_error", "runner_failed", "bad_runner_answer", "runner_died")
 
 
-def _only(request: web.BaseRequest, methods: tuple[str, ...]) -> None:
+def _only(request: Request, methods: tuple[str, ...]) -> None:
     if request.method not in methods:
         raise Refused(
             "method_not_allowed",
@@ -154,38 +149,3 @@ def _row(name: str, served: Served) -> dict[str, Any]:
 def _json(reply: Reply, status: int, value: Mapping[str, Any]) -> None:
     body = json.dumps(value, ensure_ascii=False).encode()
     reply.whole(status, {"Content-Type": "application/json"}, body)
-
-
-class Protocol(web.RequestHandler):
-    """aiohttp's server connection, whose own errors have our shape too."""
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if status == 500:
-            log.error("request failed by a bug", exc_info=exc)
-        code = "invalid_request" if status < 500 else "internal_error"
-        refused = Refused(code, message or "the request could not be read")
-        response = web.Response(body=refused.body(), status=status, headers=refused.headers())
-        response.force_close()
-        return response
-
-
-class Listener(web.Server):
-    """aiohttp's low-level server: no router, no middleware, no access log."""
-
-    def __init__(self, front: Front) -> None:
-        super().__init__(front.handle, handler_cancellation=True)
-
-    def __call__(self) -> web.RequestHandler:
-        return Protocol(
-            self,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=KEEP_ALIVE_S,
-            access_log=None,  # type: ignore[arg-type] # None is how aiohttp spells "off"
-            auto_decompress=False,
-        )

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import httptools
 
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_reused = False
         self.is_closed = False
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._is_asked = False
         """An exchange is under way."""
         self._waiter: asyncio.Future[None] | None = None
@@ -187,8 +187,9 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
     def _deliver(self, sink: Sink) -> None:
-        parts, self._parts, self._held = self._parts, [], 0
-        sink(parts[0] if len(parts) == 1 else b"".join(parts), self.is_complete)
+        data, self._held = b"".join(self._parts), 0
+        self._parts.clear()
+        sink(data, self.is_complete)
 
     # -- asyncio -------------------------------------------------------------------------------
 
@@ -215,7 +216,11 @@ class Connection(asyncio.Protocol):
                 self.pause()
             self.wake()
             return
-        if self._parts or self.is_complete:
+        parts = self._parts
+        if len(parts) == 1 and not self.is_complete:
+            # The way of a token.
+            sink(parts.pop(), False)
+        elif parts or self.is_complete:
             self._deliver(sink)
         if self.is_complete or self.error is not None:
             self.wake()
@@ -223,6 +228,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._pool.drop(self)
+        # No cycle is left behind: the collector would have to search for it.
+        self._parser = None
         if self._is_asked and not self.is_complete:
             if self.has_head and self.error is None and not self._is_framed():
                 self.is_complete = True
