@@ -118,7 +118,7 @@ class World:
         return observe(self.store, Remembered(History()), frame, NOW)
 
     async def apply(self, *actions: Action) -> Application:
-        application = Application(self.hands, self.look(), {"ns/m": PRICED})
+        application = Application(self.hands, self.look())
         await application.run(Plan(actions))
         return application
 

@@ -200,6 +200,33 @@ class ModelRunner(Wire):
     """``ip:port`` that gateways send requests to; empty unless the runner is up and not draining."""
 
 
+class LastGood(Wire):
+    """The settings of the runner that was last up, and its launch, to go back to."""
+
+    settings_hash: Annotated[str, Field(max_length=64)] = ""
+    profile: Short = ""
+    since: Time = ""
+    fell: bool | None = None
+    """It went down by itself while a change was asked for: it is started again before that is tried."""
+    owed: bool | None = None
+    """A runner was stopped for a change and none has been up since: one is started though nobody waits."""
+    launch: Annotated[str, Field(max_length=65536)] = ""
+    """How that runner was started, packed; empty when it was too long to be kept."""
+
+
+class Trial(Wire):
+    """Settings that are tried, or were tried and failed; gone once they are good."""
+
+    settings_hash: Annotated[str, Field(max_length=64)] = ""
+    profile: Short = ""
+    started: bool | None = None
+    """Its runner had a pod."""
+    failed_at: Time | None = None
+    reason: Annotated[str, Field(max_length=64)] | None = None
+    """Why it failed; not tried again until the settings change."""
+    message: Text | None = None
+
+
 class ModelStatus(Wire):
     observed_generation: int | None = None
     conditions: Conditions = []
@@ -208,6 +235,8 @@ class ModelStatus(Wire):
     needs: Needs | None = None
     active_profile: Short | None = None
     previous_profile: Short | None = None
+    last_good: LastGood | None = None
+    trial: Trial | None = None
     context_length: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
     parallel: Count | None = None
     replicas: Count = 0

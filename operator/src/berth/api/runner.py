@@ -71,6 +71,16 @@ class Mount(Wire):
     persistent_volume_claim: Name | None = None
 
 
+class SmokeRequest(Wire):
+    """A streamed request that the engine must answer well before the runner counts as up."""
+
+    path: Annotated[str, Field(max_length=512)]
+    body: Annotated[str, Field(max_length=16384)]
+    """JSON."""
+    expect: Annotated[str, Field(max_length=1024)] = ""
+    timeout_seconds: Seconds = 60
+
+
 class RunnerSpec(Wire):
     model_ref: ModelRef
     profile: Short = ""
@@ -104,6 +114,7 @@ class RunnerSpec(Wire):
     """Argument lists that run, one after the other, before the engine on every start."""
     runs_code: Annotated[list[CodeKind], Field(max_length=8)] = []
     """What of its profile needs a policy's trust."""
+    smoke_test: SmokeRequest | None = None
     drain: DrainOrder | None = None
 
 

@@ -20,7 +20,6 @@ from berth.controller.launch import (
 from berth.controller.observe import Observation
 from berth.controller.observe_runners import Entry
 from berth.controller.outcomes import Outcome
-from berth.controller.priced import Priced
 from berth.controller.store import Store
 from berth.controller.telling import Happening, Teller
 from berth.controller.variants import variant_of
@@ -93,13 +92,13 @@ class Hands:
 class Application:
     """The writes of one plan."""
 
-    def __init__(self, hands: Hands, seen: Observation, prices: Mapping[str, Priced]) -> None:
+    def __init__(self, hands: Hands, seen: Observation) -> None:
         self._hands = hands
         self._state = seen.state
         self._models = seen.models
         self._entries = {entry.uid: entry for entry in seen.entries}
         self._nodes = {node.name: node for node in seen.state.nodes}
-        self._prices = prices
+        self._prices = seen.prices
         self.done = Applied()
 
     async def run(self, plan: Plan) -> Applied:

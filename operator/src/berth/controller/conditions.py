@@ -34,6 +34,10 @@ class ConditionSheet:
             )
         )
 
+    def had(self, kind: ConditionType) -> bool:
+        """Whether the status before said anything of this kind."""
+        return kind in self._before
+
     def keep(self, kind: ConditionType) -> None:
         """State again what was said before; used where this pass has nothing new to say."""
         known = self._before.get(kind)

@@ -70,6 +70,13 @@ class History:
         self._models[key] = replace(known, restarts=restarts, oom_kills=killed)
         return True
 
+    def saw_failure(self, runner: str) -> bool:
+        """Note a failure that is not the Model's own. False when it was seen before."""
+        if runner in self._counted:
+            return False
+        self._counted.add(runner)
+        return True
+
     def larger(self, key: str, settings_hash: str, need: Need) -> Need:
         """A need made as large as earlier runners, and kills for want of memory, have shown."""
         known = self._models.get(key)

@@ -49,7 +49,7 @@ def runner_spec(
         claim=wire_claim(decision, variant, nodes, disk=disk),
         files=list(priced.files),
         mount=priced.mount,
-        token_secret_ref=_token(model),
+        token_secret_ref=priced.token or _token(model),
         runtime=priced.runtime,
         image=variant.image,
         command=variant.command(cards_of(decision, nodes)),
@@ -64,6 +64,7 @@ def runner_spec(
         pod_template=priced.fields.pod_template,
         pre_exec=pre_exec_of(variant, priced),
         runs_code=list(priced.runs_code),
+        smoke_test=priced.smoke,
         **_timeouts(priced, variant),
     )
 

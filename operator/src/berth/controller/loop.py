@@ -118,9 +118,10 @@ class Passes:
             self.hands, stamp=Stamp(frame.epoch, f"{frame.epoch}-{number}-{int(now * 1000)}")
         )
         plan = await asyncio.to_thread(make_plan, seen.state)
+        self.remembered.rollouts.note(plan, seen.state.runners, now)
         self.bugs.look(seen.state, plan)
         await ensure_demands(hands, seen.models)
-        application = Application(hands, seen, prices)
+        application = Application(hands, seen)
         try:
             done = await application.run(plan)
         finally:
@@ -135,7 +136,7 @@ class Passes:
         return "done", self._until_next(plan, seen, now)
 
     async def _publish(self, hands: Hands, seen: Observation, plan: Plan, now: float) -> Publisher:
-        publisher = Publisher(hands, self.remembered, Pass(seen, plan, self.desk.prices(), now))
+        publisher = Publisher(hands, self.remembered, Pass(seen, plan, now))
         await publisher.run()
         return publisher
 

@@ -1,18 +1,22 @@
 """What is the cluster's state, in the planner's words? Objects and sightings in, one value out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.api.model import Model as ModelObject
+from berth.api.runner import RunnerSpec
 from berth.controller.history import History
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
 from berth.controller.observe_runners import Entry, entries, observe_runners
 from berth.controller.priced import Priced
 from berth.controller.returning import Returning
+from berth.controller.rollouts import Rollouts, Standing
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
-from berth.planner.state import HOST, Claim, Model, Runner, Stage, State
+from berth.planner.restarts import OF_THE_PLACE
+from berth.planner.rollout import Phase, counts_as_failure
+from berth.planner.state import HOST, Claim, Model, Restarts, Runner, Stage, State
 from berth.units import Bytes
 
 
@@ -23,6 +27,7 @@ class Remembered:
     history: History
     sightings: Sightings = field(default_factory=Sightings)
     returning: Returning = field(default_factory=Returning)
+    rollouts: Rollouts = field(default_factory=Rollouts)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Observation:
     entries: tuple[Entry, ...]
     models: Mapping[str, ModelObject]
     """By key, those that are being deleted left out."""
+    prices: Mapping[str, Priced] = field(default_factory=dict)
+    """By Model key: the settings with which its next runner is started."""
     failed_now: tuple[Entry, ...] = ()
     """Entries whose failure was seen for the first time."""
 
@@ -59,24 +66,29 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
     for model in store.models:
         history.adopt(model)
     found = entries(store, sightings, now)
-    failed_now = tuple(entry for entry in found if _count_failure(entry, history, now))
     runners = tuple(
         _with_memory(runner, remembered.returning)
         for runner in observe_runners(found, sightings, now)
     )
-    _remember(runners, history, now)
-    nodes = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
-    remembered.returning.note(runners, nodes, now)
     objects = {
         key: model
         for key, model in sorted(store.models.items())
         if not model.metadata.deletion_timestamp
     }
+    standings = _standings(objects, found, runners, remembered, frame, now)
+    failed_now = tuple(
+        entry
+        for entry in found
+        if _count_failure(entry, standings.get(entry.model_key), history, now)
+    )
+    _remember(runners, history, now)
+    nodes = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
+    remembered.returning.note(runners, nodes, now)
     state = State(
         now=now,
         epoch=frame.epoch,
         nodes=tuple(remembered.returning.corrected(node) for node in nodes),
-        models=_models(objects, store, remembered, frame, now),
+        models=_models(objects, standings, store, remembered, frame, now),
         runners=runners,
         healthy_since=frame.healthy_since,
         fairness_s=frame.fairness_s,
@@ -84,7 +96,35 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         healthy_needed_s=frame.healthy_needed_s,
         drain_quiet_s=frame.drain_quiet_s,
     )
-    return Observation(state, tuple(found), objects, failed_now)
+    prices = {key: standing.runs for key, standing in standings.items()}
+    return Observation(state, tuple(found), objects, prices, failed_now)
+
+
+def _standings(
+    objects: Mapping[str, ModelObject],
+    found: Sequence[Entry],
+    runners: Sequence[Runner],
+    remembered: Remembered,
+    frame: Frame,
+    now: float,
+) -> Mapping[str, Standing]:
+    """How each Model that was priced stands to its settings."""
+    own: dict[str, list[tuple[Runner, RunnerSpec]]] = {}
+    for entry, runner in zip(found, runners, strict=True):
+        if entry.runner is not None:
+            own.setdefault(runner.model, []).append((runner, entry.runner.spec))
+    remembered.rollouts.keep_only(set(objects))
+    return {
+        key: remembered.rollouts.look(
+            model,
+            frame.prices[key],
+            own.get(key, ()),
+            restarts=remembered.history.restarts(key, now),
+            now=now,
+        )
+        for key, model in objects.items()
+        if key in frame.prices
+    }
 
 
 def _remember(runners: tuple[Runner, ...], history: History, now: float) -> None:
@@ -98,20 +138,24 @@ def _remember(runners: tuple[Runner, ...], history: History, now: float) -> None
 
 def _models(
     objects: Mapping[str, ModelObject],
+    standings: Mapping[str, Standing],
     store: Store,
     remembered: Remembered,
     frame: Frame,
     now: float,
 ) -> tuple[Model, ...]:
     models = tuple(
-        observe_model(
-            model,
-            store.demands.get(key),
-            frame.prices.get(key),
-            sightings=remembered.sightings,
-            history=remembered.history,
-            defaults=frame.defaults,
-            now=now,
+        _changing(
+            observe_model(
+                model,
+                store.demands.get(key),
+                standings[key].runs if key in standings else None,
+                sightings=remembered.sightings,
+                history=remembered.history,
+                defaults=frame.defaults,
+                now=now,
+            ),
+            standings.get(key),
         )
         for key, model in objects.items()
     )
@@ -119,6 +163,26 @@ def _models(
         if model.load_asked is not None:
             remembered.history.asked_by_hand(model.key, model.load_asked)
     return models
+
+
+def _changing(model: Model, standing: Standing | None) -> Model:
+    """The Model with what a change of its settings means for the planner; most change nothing.
+
+    Failures of what was good say nothing about what is on trial; places that failed are places.
+    """
+    rollout = standing.rollout if standing is not None else None
+    if rollout is None or (
+        rollout.phase in (Phase.FIRST, Phase.STEADY) and not rollout.change.owed
+    ):
+        return model
+    good = rollout.change.good
+    is_new = bool(good) and model.settings_hash != good
+    return replace(
+        model,
+        owed=rollout.change.owed,
+        on_trial=rollout.phase is Phase.TRIAL,
+        restarts=Restarts(excluded=model.restarts.excluded) if is_new else model.restarts,
+    )
 
 
 def _with_memory(runner: Runner, returning: Returning) -> Runner:
@@ -132,10 +196,14 @@ def _devices(runner: Runner) -> tuple[str, ...]:
     return tuple(uuid for uuid, _ in runner.claim.devices) or (HOST,)
 
 
-def _count_failure(entry: Entry, history: History, now: float) -> bool:
+def _count_failure(entry: Entry, standing: Standing | None, history: History, now: float) -> bool:
     outcome, runner = entry.outcome, entry.runner
     if outcome is None or runner is None:
         return False
+    rollout = standing.rollout if standing else None
+    of_trial = not counts_as_failure(rollout, runner.spec.settings_hash)
+    if of_trial and outcome.reason not in OF_THE_PLACE:
+        return history.saw_failure(entry.uid)
     return history.failed(entry.model_key, entry.uid, outcome, node=entry.node, now=now)
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from berth.api.meta import SecretKeyRef
 from berth.api.model import FactsStatus, FileFact
 from berth.api.model import Needs as NeedsStatus
 from berth.api.profile import ProfileFields
-from berth.api.runner import Mount
+from berth.api.runner import Mount, SmokeRequest
 from berth.controller.variants import Variant
 from berth.planner.state import Need
 from berth.reasons import Reason
@@ -42,6 +43,10 @@ class Priced:
     """Parts of GPU names that its runtime asks for."""
     warnings: tuple[str, ...] = ()
     """Settings that have no effect, or hide others: told, and nothing is blocked."""
+    token: SecretKeyRef | None = None
+    """Of the files, where they are not those that the Model names now."""
+    smoke: SmokeRequest | None = None
+    """What a runner has to answer before it counts as up; only while its settings are not known to be good."""
     blocked: Reason | None = None
     blocked_word: str = ""
     """The reason as the condition shows it, where it is finer than ``blocked``."""

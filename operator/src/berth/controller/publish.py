@@ -17,7 +17,6 @@ from berth.controller.observe_models import priced_of
 from berth.controller.observe_nodes import held_nodes
 from berth.controller.observe_runners import Entry
 from berth.controller.outdated import shape_since, without_outdated_refusal
-from berth.controller.priced import Priced
 from berth.controller.status_model import ModelFacts, model_status
 from berth.controller.status_others import (
     HoldView,
@@ -27,6 +26,7 @@ from berth.controller.status_others import (
     residency_status,
 )
 from berth.controller.status_runner import RunnerReport, runner_report
+from berth.controller.status_switch import switch_news
 from berth.controller.store import Broken, Table
 from berth.controller.telling import Happening
 from berth.kube.client import ApiError, ApiUnreachableError
@@ -47,7 +47,6 @@ class Pass:
 
     seen: Observation
     plan: Plan
-    prices: Mapping[str, Priced]
     now: float
 
 
@@ -128,7 +127,8 @@ class Publisher:
                 ModelFacts(
                     model=model,
                     seen=seen[key],
-                    priced=priced_of(one.prices, model),
+                    priced=priced_of(one.seen.prices, model),
+                    standing=self._remembered.rollouts.standings().get(key),
                     entries=entries.get(key, []),
                     reports=reports.get(key, []),
                     verdict=verdicts.get(key),
@@ -155,6 +155,8 @@ class Publisher:
                 name, node = report.runner.metadata.name, report.runner.spec.node_name
                 text = f"{name} on {node} is up after {report.loaded_s} s"
                 await self._hands.teller.tell(model, Happening.LOADED, text)
+        for what, text in switch_news(before, after):
+            await self._hands.teller.tell(model, what, text)
         refusal = after.last_refusal
         told = before.last_refusal
         if refusal is not None and (told is None or told.reason != refusal.reason):

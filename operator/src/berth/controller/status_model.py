@@ -17,7 +17,9 @@ from berth.controller.conditions import ConditionSheet
 from berth.controller.observe_runners import Entry
 from berth.controller.outcomes import Outcome, judge_waiting
 from berth.controller.priced import Priced
+from berth.controller.rollouts import Standing
 from berth.controller.status_runner import RunnerReport, state_word
+from berth.controller.status_switch import previous_profile, put_switch
 from berth.manifests.names import model_selector
 from berth.planner.actions import PlaceNo, Refuse, Verdict
 from berth.planner.state import Model as ModelSeen
@@ -62,6 +64,7 @@ class ModelFacts:
     first_holder: str = ""
     """Key of the elder Model that holds one of its ids; empty where it holds them itself."""
     shared_id: str = ""
+    standing: Standing | None = None
     has_gpus: bool = False
     """Some node of the cluster has a GPU: the needs shown are those on one."""
 
@@ -78,7 +81,9 @@ def model_status(facts: ModelFacts, now: float) -> ModelStatus:
         facts=_facts(facts),
         needs=_needs(facts),
         active_profile=_active_profile(facts),
-        previous_profile=before.previous_profile,
+        previous_profile=previous_profile(before, facts.standing),
+        last_good=facts.standing.last_good if facts.standing else before.last_good,
+        trial=facts.standing.trial if facts.standing else before.trial,
         context_length=priced.context_length or None,
         parallel=priced.parallel,
         replicas=len(up),
@@ -133,6 +138,9 @@ def _needs(facts: ModelFacts) -> Needs | None:
 
 
 def _active_profile(facts: ModelFacts) -> str | None:
+    good = facts.standing.last_good if facts.standing else None
+    if good is not None:
+        return good.profile or None
     for entry in facts.entries:
         if entry.stage is Stage.UP and entry.runner is not None:
             return entry.runner.spec.profile or None
@@ -155,6 +163,7 @@ def _conditions(facts: ModelFacts, now: float) -> list[Condition]:
     _put_accepted(sheet, facts.priced)
     _put_header(sheet, facts.priced)
     _put_placed(sheet, facts)
+    put_switch(sheet, facts.standing, entries=facts.entries, refusal=facts.refusal)
     if facts.first_holder:
         text = f"the id {facts.shared_id} belongs to model {facts.first_holder}, which is older"
         sheet.put(ConditionType.ID_UNIQUE, "False", Reason.DUPLICATE_ID, text)

@@ -23,9 +23,14 @@ class Happening(StrEnum):
     REFUSED = "Refused"
     CRASHED = "Crashed"
     FAILED = "Failed"
+    SWITCHING = "Switching"
+    SWITCHED = "Switched"
+    ROLLED_BACK = "RolledBack"
 
 
-_WARNINGS = frozenset({Happening.REFUSED, Happening.CRASHED, Happening.FAILED})
+_WARNINGS = frozenset(
+    {Happening.REFUSED, Happening.CRASHED, Happening.FAILED, Happening.ROLLED_BACK}
+)
 
 
 class Teller:

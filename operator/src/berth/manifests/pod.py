@@ -116,12 +116,21 @@ def runner_config(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
             if file.size
         ],
         "dropCache": _read_once(runner),
+        **_smoke(runner),
         "quiet": settings.quiet_s,
         "drainTimeout": spec.drain_timeout_seconds,
         "sessionTime": SESSION_S,
         "stopTimeout": STOP_S,
         "terminationGrace": grace_seconds(runner),
     }
+
+
+def _smoke(runner: Runner) -> Object:
+    test = runner.spec.smoke_test
+    if test is None:
+        return {}
+    said = {"path": test.path, "body": test.body, "expect": test.expect}
+    return {"smoke": said | {"timeout": test.timeout_seconds}}
 
 
 def _read_once(runner: Runner) -> list[str]:
