@@ -17,6 +17,7 @@ from berth.controller.priced import Priced
 from berth.controller.variants import Variant
 from berth.planner.state import Need
 from berth.runtimes.base import Job, Launch, Runtime, Traits, Way
+from berth.runtimes.template import launch_values
 from berth.units import Bytes
 
 FORM = "berth1:"
@@ -52,6 +53,11 @@ class _AsItWas(Runtime):
     def command(self, settings: Any, launch: Launch) -> list[str]:
         """The words of then."""
         return list(settings)
+
+
+_NOWHERE = Launch(model="", name="")
+_FILLED = replace(_NOWHERE, values={name: f"{{{name}}}" for name in launch_values(_NOWHERE)})
+"""Placeholders were filled in when it was first started; what looks like one now is meant so."""
 
 
 def record_of(spec: RunnerSpec) -> str:
@@ -97,7 +103,7 @@ def _priced(spec: RunnerSpec) -> Priced:
         image=spec.image,
         runtime=_AsItWas(spec.runtime),
         settings=tuple(spec.command),
-        launch=Launch(model="", name=""),
+        launch=_FILLED,
         env={one.name: one.value for one in spec.env},
         port=spec.port,
         host_file_pages=claim.host_file_pages,
