@@ -172,3 +172,156 @@ async def test_settings_that_cannot_be_are_refused_and_touch_nobody(bay: Bay) ->
     bay.wait(model, "Up", 60)
     assert context(bay, model) == ["4096"]
     assert (await bay.ask(model)).status_code == 200
+
+
+# Something dies in the middle.
+
+
+def _fetching(bay: Bay, model: str) -> bool:
+    return len(bay.runners()) == 2 or not bay.pods_of(model)
+
+
+def _draining(bay: Bay, model: str) -> bool:
+    return any(runner["spec"].get("drain") for runner in bay.runners())
+
+
+def _between(bay: Bay, model: str) -> bool:
+    """The old one's Runner is gone, the new one has no pod that is up."""
+    return [runner.get("status", {}).get("state") for runner in bay.runners()] != ["Up"] and (
+        len(bay.runners()) == 1
+    )
+
+
+def _starting(bay: Bay, model: str) -> bool:
+    return any(r.get("status", {}).get("state") == "Starting" for r in bay.runners())
+
+
+def _gone(bay: Bay, model: str) -> bool:
+    return bool(bay.condition(model, "Switching"))
+
+
+STEPS = {
+    "asked for": _gone,
+    "placed": _fetching,
+    "draining": _draining,
+    "old one gone": _between,
+    "starting": _starting,
+}
+OUTCOMES = [pytest.param(False, id="that works"), pytest.param(True, id="that fails")]
+
+
+@pytest.mark.parametrize("fails", OUTCOMES)
+@pytest.mark.parametrize("step", STEPS)
+async def test_the_controller_killed_at_each_step_of_a_switch(
+    bay: Bay, step: str, fails: bool
+) -> None:
+    bay.node(memory=NODE)
+    model = loaded(bay, weights=HALF)
+    smoke = {"smokeTest": WRONG} if fails else {}
+    profile(bay, engine={"load_seconds": 2}, contextLength=2048, **smoke)
+    await bay.until(f"the switch is at its step: {step}", lambda: STEPS[step](bay, model))
+    bay.stack.plane.kill("controller")
+    await asyncio.sleep(1)
+    bay.stack.start_program("controller")
+    await asyncio.to_thread(ends_with, bay, model, "4096" if fails else "2048", 120)
+    # The old one's, the trial's, and where that failed the old one's again: nothing is tried twice.
+    assert len(bay.created_pods()) == (3 if fails else 2)
+    assert (await bay.ask(model)).status_code == 200
+
+
+@pytest.mark.parametrize("fails", OUTCOMES)
+@pytest.mark.parametrize("step", ["placed", "draining", "starting"])
+async def test_the_agent_away_for_a_while_at_each_step_of_a_switch(
+    bay: Bay, step: str, fails: bool
+) -> None:
+    node = bay.node(memory=NODE)
+    model = loaded(bay, weights=HALF)
+    smoke = {"smokeTest": WRONG} if fails else {}
+    profile(bay, engine={"load_seconds": 2}, contextLength=2048, **smoke)
+    await bay.until(f"the switch is at its step: {step}", lambda: STEPS[step](bay, model))
+    bay.stack.fault(f"agent/{node}?run=false")
+    await asyncio.sleep(3)
+    bay.stack.fault(f"agent/{node}?run=true")
+    await asyncio.to_thread(ends_with, bay, model, "4096" if fails else "2048", 120)
+    assert (await bay.ask(model)).status_code == 200
+
+
+async def test_an_engine_killed_on_trial_brings_back_what_was_good(bay: Bay) -> None:
+    bay.node(memory=NODE)
+    model = loaded(bay, weights=HALF)
+    profile(bay, engine={"load_seconds": 30}, contextLength=2048)
+    await bay.until("the trial starts", lambda: _starting(bay, model))
+    pod = bay.pods_of(model)[0]
+    await bay.until("it is played", lambda: _kill(bay, pod))
+    await asyncio.to_thread(ends_with, bay, model, "4096")
+    assert bay.condition(model, "RolledBack")["reason"] == "CrashLoop"
+
+
+def _kill(bay: Bay, pod: str) -> bool:
+    try:
+        bay.stack.fault(f"kill/{bay.name}/{pod}")
+    except OSError:
+        return False
+    return True
+
+
+async def test_a_node_lost_on_trial_ends_with_a_profile_that_serves(bay: Bay) -> None:
+    bay.node("a", memory=NODE)
+    model = loaded(bay, weights=HALF)
+    bay.node("b", memory=NODE)
+    profile(bay, engine={"load_seconds": 30}, contextLength=2048)
+    await bay.until("the trial starts", lambda: _starting(bay, model))
+    trial = next(r for r in bay.runners() if r.get("status", {}).get("state") == "Starting")
+    bay.stack.plane.kubectl("delete", "node", trial["spec"]["nodeName"], "--wait=false")
+    await asyncio.to_thread(ends_with, bay, model, "4096", 150)
+    assert bay.condition(model, "RolledBack")["status"] == "True"
+    assert (await bay.ask(model)).status_code == 200
+
+
+# Many models, and changes that change nothing.
+
+
+async def test_h7_a_profile_of_twenty_models_changes_them_one_after_the_other(bay: Bay) -> None:
+    bay.node(memory=64 * GIB)
+    profile(bay)
+    names = [declared(bay, f"m{index:02d}") for index in range(20)]
+    for name in names:
+        bay.wait(name, "Up", 120)
+    profile(bay, contextLength=2048)
+    most = 0
+
+    def is_done() -> bool:
+        nonlocal most
+        runners = bay.runners()
+        new = [r for r in runners if "2048" in r["spec"]["command"]]
+        most = max(most, sum(r.get("status", {}).get("state") != "Up" for r in new))
+        return len(runners) == len(new) == 20 and all(
+            r.get("status", {}).get("state") == "Up" for r in new
+        )
+
+    await bay.until("all of them have the new settings", is_done, 300)
+    assert most == 1
+    assert len(bay.created_pods()) == 40
+
+
+async def test_o14_what_changes_nothing_restarts_nothing(bay: Bay) -> None:
+    bay.node()
+    profile(bay, env=[{"name": "B", "value": "2"}, {"name": "A", "value": "1"}])
+    model = declared(bay)
+    bay.wait(model, "Up")
+    settled(bay, model)
+    pods = bay.pods_of(model)
+    # Another order of the same; settings of how it is watched; a label on its pod from elsewhere.
+    profile(bay, env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
+    await asyncio.sleep(1)
+    profile(bay, env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}], hangTimeout="200s")
+    bay.stack.plane.kubectl("label", "pod", pods[0], "-n", bay.name, "team=x")
+    bay.stack.plane.kill("controller")
+    # The next release has another image and another context where nobody says.
+    images = {"BERTH_RUNNER_IMAGES": "llamacpp/cpu=fake/llamacpp:next"}
+    bay.stack.start_program("controller", env={**images, "BERTH_CONTEXT_LENGTH": "8192"})
+    await asyncio.sleep(5)
+    assert bay.pods_of(model) == pods
+    assert not bay.condition(model, "Switching")
+    bay.stack.plane.kill("controller")
+    bay.stack.start_program("controller")

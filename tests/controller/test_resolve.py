@@ -76,3 +76,9 @@ def test_other_files_make_other_hashes_whatever_the_settings() -> None:
     assert settings_hash(found, fields, "d1") != settings_hash(found, fields, "d2")
     assert source_hash(_model()) == source_hash(_model(minReplicas=1))
     assert source_hash(_model()) != source_hash(_model(source={"url": {"uri": "https://b/c"}}))
+
+
+def test_variables_in_another_order_are_the_same_settings() -> None:
+    one, two = {"name": "A", "value": "1"}, {"name": "B"}
+    assert _hash(overrides={"env": [one, two]}) == _hash(overrides={"env": [two, one]})
+    assert _hash(overrides={"env": [one, two]}) != _hash(overrides={"env": [one]})

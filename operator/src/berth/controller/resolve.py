@@ -22,6 +22,9 @@ def settings_hash(model: Model, fields: ProfileFields, digest: str) -> str:
     launched = fields.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
     for name in _NOT_LAUNCHED:
         launched.pop(name, None)
+    if "env" in launched:
+        # Variables have names: their order means nothing.
+        launched["env"] = {one["name"]: one.get("value", "") for one in launched["env"]}
     said = {
         "fields": launched,
         "digest": digest,
