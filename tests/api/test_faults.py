@@ -134,6 +134,72 @@ async def test_an_api_server_that_restarts_while_a_model_loads(bay: Bay) -> None
     assert len(bay.created_pods()) == 2
 
 
+def _writes(bay: Bay, after: int) -> list[str]:
+    """What Berth wrote about this bay since the audit log had ``after`` entries."""
+    return [
+        f"{entry['verb']} {entry['objectRef']['resource']}/{entry['objectRef'].get('name')}"
+        for entry in list(bay.stack.plane.audited())[after:]
+        if entry["verb"] in ("create", "update", "patch", "delete")
+        and bay.name in (entry["objectRef"].get("namespace"), *bay.nodes)
+        and not entry["user"]["username"].startswith("system:")
+    ]
+
+
+def _loaded(bay: Bay) -> list[tuple[str, int]]:
+    """Runners and pods: who they are, and how often what is wished of them has changed."""
+    found = (*bay.runners(), *bay.pods())
+    return [(one["metadata"]["uid"], one["metadata"].get("generation", 0)) for one in found]
+
+
+async def _api_server_is_away_for(bay: Bay, seconds: float) -> None:
+    """Killed, and back after this time. A leader that could not renew its Lease has ended by then."""
+    bay.stack.plane.kill("kube-apiserver")
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(bay.stack.plane.restart, "kube-apiserver")
+
+
+def _is_read(bay: Bay, model: str) -> bool:
+    """The header of a model was read, by a controller that a kubelet starts again when it ends."""
+    bay.stack.start_ended_programs()
+    return bool(bay.get(model).get("status", {}).get("needs"))
+
+
+async def test_an_api_server_that_restarts_while_a_model_is_up_and_idle_changes_nothing(
+    bay: Bay,
+) -> None:
+    bay.node()
+    model = bay.model("m", idleTimeout="8s")
+    assert (await bay.ask(model)).status_code == 200
+    loaded = _loaded(bay)
+    assert len(loaded) == 2
+    before = len(list(bay.stack.plane.audited()))
+    # Away for longer than the model may be idle: reports of use might have been lost meanwhile.
+    await _api_server_is_away_for(bay, 8)
+    other = bay.model("other")
+    await bay.until("the controller works again", lambda: _is_read(bay, other), 60)
+    # Statuses may say late what happened before; nothing is made, deleted or wished anew.
+    written = [line for line in _writes(bay, before) if other not in line]
+    assert [line for line in written if not line.startswith("patch")] == []
+    assert _loaded(bay) == loaded
+    assert (await bay.ask(model)).status_code == 200
+    assert _loaded(bay) == loaded
+    await bay.until("idle for long enough, watched well", lambda: bay.state(model) == "Down")
+
+
+async def test_an_api_server_that_restarts_while_nothing_is_loaded_loads_nothing(bay: Bay) -> None:
+    bay.node()
+    model = bay.model("m")
+    bay.wait_needs(model)
+    before = len(list(bay.stack.plane.audited()))
+    await _api_server_is_away_for(bay, 1)
+    other = bay.model("other")
+    await bay.until("the controller works again", lambda: _is_read(bay, other), 60)
+    assert [line for line in _writes(bay, before) if other not in line] == []
+    assert (bay.runners(), bay.pods()) == ([], [])
+    assert (await bay.ask(model)).status_code == 200
+    assert len(bay.created_pods()) == 1
+
+
 async def test_a_full_machine_is_waited_for_and_said_in_numbers(bay: Bay) -> None:
     node = bay.node(memory=NODE)
     bay.stack.fault(f"foreign/{node}?host={12 * GIB}")

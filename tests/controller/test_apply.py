@@ -217,6 +217,13 @@ async def test_a_pod_that_ended_was_counted_when_it_was_seen() -> None:
     assert world.events() == ["Crashed"]
 
 
+async def test_a_fetch_that_failed_is_told_as_that_with_its_reason() -> None:
+    fetch = {"state": "Failed", "reason": "HashMismatch", "message": "sha256 is e3b0"}
+    world = World.of(runners=[runner(stage="Preparing", status={"agent": {"fetch": fetch}})])
+    await world.apply(Stop("uid-m-0", Reason.HASH_MISMATCH))
+    assert world.events() == ["FetchFailed"]
+
+
 async def test_an_eviction_says_for_whom() -> None:
     order = {
         "reason": "MakeRoom",

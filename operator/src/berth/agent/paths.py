@@ -1,7 +1,6 @@
 """What is in the host paths that Models name? Only the node can see them, and only where allowed."""
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from berth.api.inventory import InspectedPath
 from berth.api.model import FactsStatus, FileFact, Model
-from berth.headers import HeaderError, HeaderRequest, HeaderResult, PathSource
+from berth.headers import HeaderError, HeaderRequest, PathSource
 from berth.headers.pool import HeaderPool
 from berth.reasons import Reason
 
@@ -101,25 +100,11 @@ class Paths:
         except HeaderError as err:
             log.warning("host path %s: %s: %s", path, err.reason, err.message)
             return InspectedPath(path=path, reason=str(err.reason), message=err.message[:1024])
-        return InspectedPath(path=path, facts=facts_status(result))
-
-
-def facts_status(result: HeaderResult) -> FactsStatus:
-    """What the header said, as a status holds it."""
-    facts = result.facts
-    return FactsStatus(
-        architecture=facts.architecture[:253],
-        name=facts.name[:253],
-        quantization=facts.quantisation[:253],
-        parameters=facts.parameters,
-        layers=facts.layers or 0,
-        context_length=facts.context_length or 0,
-        bytes=sum(file.size for file in result.files),
-        digest=result.digest[:80],
-        revision=result.revision[:128],
-        files=[FileFact(name=file.path, size=file.size) for file in result.files[:256]],
-        record=json.dumps(facts.to_json(), separators=(",", ":")),
-    )
+        files = [FileFact(name=file.path, size=file.size) for file in result.files]
+        facts = FactsStatus.saying(
+            result.facts, files=files, digest=result.digest, revision=result.revision
+        )
+        return InspectedPath(path=path, facts=facts)
 
 
 def _within_limit(found: list[InspectedPath]) -> list[InspectedPath]:

@@ -1,5 +1,7 @@
 """Model: what is served."""
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -21,6 +23,7 @@ from berth.api.meta import (
     Wire,
 )
 from berth.api.profile import ProfileFields
+from berth.facts import Facts
 
 DEVICE_PATTERN = (
     r"^(auto|cpu|cuda|cuda:[0-9]{1,3}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9A-Za-z/-]{8,128})$"
@@ -153,6 +156,36 @@ class FactsStatus(Wire):
     files: Annotated[list[FileFact], Field(max_length=256)] = []
     source_hash: Annotated[str, Field(max_length=64)] = ""
     record: Annotated[str, Field(max_length=131072)] = ""
+
+    @classmethod
+    def saying(
+        cls,
+        facts: Facts,
+        *,
+        files: Sequence[FileFact],
+        digest: str,
+        revision: str,
+        source_hash: str = "",
+        parts: Mapping[str, Facts] | None = None,
+    ) -> "FactsStatus":
+        """The facts of the weights, cut to this kind's bounds; those of other ``parts`` beside them."""
+        record = facts.to_json()
+        if parts:
+            record |= {"parts": {name: part.to_json() for name, part in parts.items()}}
+        return cls(
+            architecture=facts.architecture[:253],
+            name=facts.name[:253],
+            quantization=facts.quantisation[:253],
+            parameters=facts.parameters,
+            layers=facts.layers or 0,
+            context_length=facts.context_length or 0,
+            bytes=sum(file.size for file in files),
+            digest=digest[:80],
+            revision=revision[:128],
+            files=list(files[:256]),
+            source_hash=source_hash,
+            record=json.dumps(record, separators=(",", ":")),
+        )
 
 
 class Needs(Wire):

@@ -288,7 +288,8 @@ class Application:
         what = Happening.UNLOADED
         message = f"{name} on {entry.node}: {action.reason}"
         if entry.outcome is not None:
-            what = Happening.CRASHED
+            fetching = entry.runner is not None and entry.runner.spec.stage == "Preparing"
+            what = Happening.FETCH_FAILED if fetching else Happening.CRASHED
             message = f"{name} on {entry.node}: {entry.outcome.reason}: {entry.outcome.message}"
         elif action.reason is Reason.MAKE_ROOM:
             what = Happening.EVICTED

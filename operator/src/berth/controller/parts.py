@@ -56,25 +56,15 @@ def facts_status(
     results: Mapping[str, HeaderResult], parts: Sequence[Part], source_hash: str
 ) -> FactsStatus:
     """All parts' facts as one status. ``record`` is the weights' own, the others' beside it."""
-    main = results[WEIGHTS]
-    facts = main.facts
-    files = [file for part in parts for file in _files(part, results[part.name])]
-    extra = {p.name: results[p.name].facts.to_json() for p in parts if p.name != WEIGHTS}
-    record = facts.to_json() | ({"parts": extra} if extra else {})
-    digests = "".join(results[part.name].digest for part in parts[1:])
-    return FactsStatus(
-        architecture=facts.architecture[:253],
-        name=facts.name[:253],
-        quantization=facts.quantisation[:253],
-        parameters=facts.parameters,
-        layers=facts.layers or 0,
-        context_length=facts.context_length or 0,
-        bytes=sum(file.size for file in files),
-        digest=main.digest[:80] if not digests else joined(main.digest, digests),
-        revision=main.revision[:128],
-        files=files[:256],
+    main, *others = (results[part.name] for part in parts)
+    digests = "".join(other.digest for other in others)
+    return FactsStatus.saying(
+        main.facts,
+        files=[file for part in parts for file in _files(part, results[part.name])],
+        digest=joined(main.digest, digests) if digests else main.digest,
+        revision=main.revision,
         source_hash=source_hash,
-        record=json.dumps(record, separators=(",", ":")),
+        parts={part.name: results[part.name].facts for part in parts[1:]},
     )
 
 

@@ -22,6 +22,7 @@ class Happening(StrEnum):
     UNLOADED = "Unloaded"
     REFUSED = "Refused"
     CRASHED = "Crashed"
+    FETCH_FAILED = "FetchFailed"
     FAILED = "Failed"
     SWITCHING = "Switching"
     SWITCHED = "Switched"
@@ -29,7 +30,13 @@ class Happening(StrEnum):
 
 
 _WARNINGS = frozenset(
-    {Happening.REFUSED, Happening.CRASHED, Happening.FAILED, Happening.ROLLED_BACK}
+    {
+        Happening.REFUSED,
+        Happening.CRASHED,
+        Happening.FETCH_FAILED,
+        Happening.FAILED,
+        Happening.ROLLED_BACK,
+    }
 )
 
 
