@@ -4,14 +4,13 @@ import json
 from collections.abc import Sequence
 
 from berth.cli.errors import CommandError
+from berth.estimator.vllm import HOST_BYTES as HOST
 from berth.estimator.vllm import VllmEstimate, VllmSettings, estimate_vllm
 from berth.facts import Facts
 from berth.runtimes.vllm_flags import parse
 from berth.units import GiB, show_bytes
 
 DEFAULT_CARD = 80 * GiB
-HOST = 4 * GiB
-"""Host memory of vLLM's processes beside the weights that pass through it; logs say 3 to 5 GiB."""
 NOTE = "weights and cache follow vLLM's rules; what it computes in is fitted to public logs and rounded up"
 
 

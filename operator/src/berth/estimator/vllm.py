@@ -31,6 +31,9 @@ WHOLE = (
     "_scale",
 )
 """Tensors that every card holds whole."""
+HOST_BYTES, HOST_RANK_BYTES = 4 * GiB, GiB
+"""Host memory of the engine's processes beside the weights that pass through it (logs: 3 to 5 GiB), and for
+each further rank."""
 KV_NAMES = ("k_proj", "v_proj")
 TABLES = ("embed_tokens", "lm_head", "wte")
 
@@ -45,12 +48,18 @@ class VllmSettings:
     context: int = 0
     parallel: int = 1
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     batched_tokens: int = 0
     sequences: int = 0
     kv_bytes: int = 0
     """Bytes of one element of the cache: 1 for fp8; 0 is the model's own."""
     block: int = BLOCK
     graphs: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """Cards of one copy."""
+        return self.tensor_parallel * self.pipeline_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +97,11 @@ def estimate_vllm(facts: Facts, settings: VllmSettings, *, card: int) -> VllmEst
     cache = _Cache.of(facts, settings, batched)
     blocks = cache.blocks(context) * settings.parallel
     return VllmEstimate(
-        weights=_weights(facts, settings.tensor_parallel) + _rotary(facts),
-        kv_cache=blocks * cache.block_bytes,
+        weights=_weights(facts, settings) + _rotary(facts),
+        kv_cache=_staged(blocks * cache.block_bytes, facts, settings),
         activation=_activation(facts, settings, batched, sequences),
-        non_torch=NON_TORCH_ALONE if settings.tensor_parallel == 1 else NON_TORCH_TOGETHER,
-        graphs=int(GRAPHS_BASE + facts.weight_bytes * GRAPHS_SHARE / settings.tensor_parallel)
+        non_torch=NON_TORCH_TOGETHER if settings.ranks > 1 else NON_TORCH_ALONE,
+        graphs=int(GRAPHS_BASE + facts.weight_bytes * GRAPHS_SHARE / settings.ranks)
         if settings.graphs
         else 0,
         tokens=settings.parallel * context,
@@ -202,8 +211,18 @@ def _page(facts: Facts, settings: VllmSettings) -> int:
     return settings.block * max(1, kv_heads // settings.tensor_parallel) * 2 * width * element
 
 
-def _weights(facts: Facts, ranks: int) -> int:
-    return sum(_rank_bytes(facts, group, ranks) * group.count for group in facts.tensors)
+def _weights(facts: Facts, settings: VllmSettings) -> int:
+    """Of the heaviest stage: its share of the layers, and each table once, whichever stage holds it."""
+    ranks = settings.tensor_parallel
+    sizes = [(g, _rank_bytes(facts, g, ranks) * g.count) for g in facts.tensors]
+    tables = sum(size for g, size in sizes if any(table in g.name for table in TABLES))
+    return tables + _staged(sum(size for _, size in sizes) - tables, facts, settings)
+
+
+def _staged(size: int, facts: Facts, settings: VllmSettings) -> int:
+    """Of all layers together, what the stage with the most layers has."""
+    stages, layers = settings.pipeline_parallel, max(facts.layers or 1, 1)
+    return size if stages == 1 else -(-size * -(-layers // stages) // layers)
 
 
 def _rank_bytes(facts: Facts, group: TensorGroup, ranks: int) -> int:

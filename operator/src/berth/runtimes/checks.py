@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from berth.runtimes.base import Finding, Host, Job, Probe, Ranks, Traits
-from berth.runtimes.flags import Typed, has_flag, read_flags, unabbreviated
+from berth.runtimes.flags import Typed, dashed, read_flags, unabbreviated
 
 if TYPE_CHECKING:
     from berth.api.profile import ProfileFields
@@ -29,6 +29,7 @@ def check_job(traits: Traits, job: Job) -> list[Finding]:
         *_keys(traits, job.asked),
         *_files(traits, job),
         *check_spread(traits, job.ranks),
+        *_template(job.fields),
         *_literals(traits, job.fields, job.asked),
         *_probe(traits, job.fields),
     ]
@@ -99,6 +100,15 @@ def _files(traits: Traits, job: Job) -> Iterator[Finding]:
             yield Finding("error", f"the runtime {traits.name} does not load a model's {name} here")
 
 
+def _template(fields: "ProfileFields") -> Iterator[Finding]:
+    """A command that does not take the model's path would fetch one for itself."""
+    if fields.command and not any("{model}" in word for word in fields.command):
+        yield Finding(
+            "error",
+            "the command has no {model}: engines load the files that were verified, no others",
+        )
+
+
 def _literals(traits: Traits, fields: "ProfileFields", asked: frozenset[str]) -> Iterator[Finding]:
     args, template = fields.args or [], (fields.command or [])[1:]
     try:
@@ -122,21 +132,29 @@ def _literal(
     4. A revision is the verified one. 5. An abbreviation of one that counts is refused: it would hide it.
     6. One that hides a field that is set is told.
     """
+    typed = one.words[0].partition("=")[0].partition(".")[0]
+    names = {one.name, typed, dashed(typed)}
     whole = f"{one.name} is not yours to set for {traits.name}"
-    if one.name in traits.coordination:
+    if names & set(traits.coordination):
         yield Finding("error", f"{whole}: Berth tells the members of a group where they meet")
-    elif one.name in traits.unpriced:
+    elif names & set(traits.unpriced):
         yield Finding("error", f"{whole}: the memory that it takes cannot be worked out")
     elif one.key in traits.owned and not (in_template and _is_hole(one)):
         yield Finding("error", f"{whole}: Berth passes it, from what was planned")
-    elif one.name in traits.revision and "{revision}" not in one.words[-1]:
+    elif names & set(traits.revision) and "{revision}" not in one.words[-1]:
         yield Finding(
             "error", f"{whole}: files are those of the verified revision; write {{revision}}"
         )
-    elif one.key is None and (longer := unabbreviated(traits.flags, one.name)):
+    elif one.key is None and (longer := unabbreviated(_names(traits), one.name)):
         yield Finding("error", f"{one.name} begins {longer}: write flags whole")
     elif one.key in keys and not _is_hole(one):
         yield Finding("warning", f"{' '.join(one.words)} hides {one.key}, which is set too")
+
+
+def _names(traits: Traits) -> list[str]:
+    """Every flag that counts."""
+    known = [name for one in traits.flags.values() for name in one.every]
+    return [*known, *traits.unpriced, *traits.coordination, *traits.code, *traits.revision]
 
 
 def _is_hole(one: Typed) -> bool:
@@ -150,6 +168,12 @@ def _probe(traits: Traits, fields: "ProfileFields") -> Iterator[Finding]:
         yield Finding("error", f"{traits.name} cannot be probed by {asked}; its probes are: {able}")
 
 
+def _typed_names(words: list[str]) -> set[str]:
+    """Every word as a flag's name, with underscores and as it stands."""
+    names = {word.partition("=")[0] for word in words}
+    return names | {dashed(name) for name in names}
+
+
 def runs_own_code(traits: Traits, fields: "ProfileFields") -> list[str]:
     """What of a profile runs code on a node, in the words of a policy's ``trust``; sorted."""
     words = [*(fields.args or ()), *(fields.command or ())]
@@ -157,6 +181,6 @@ def runs_own_code(traits: Traits, fields: "ProfileFields") -> list[str]:
         "Command": bool(fields.command),
         "PreExec": bool(fields.pre_exec),
         "PodTemplate": fields.pod_template is not None,
-        "RemoteCode": any(has_flag(words, name) for name in traits.code),
+        "RemoteCode": bool(set(traits.code) & _typed_names(words)),
     }
     return sorted(word for word, there in said.items() if there)

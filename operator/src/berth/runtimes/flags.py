@@ -68,12 +68,12 @@ class Typed:
     words: tuple[str, ...]
 
 
-def read_flags(flags: FlagMap, words: Sequence[str], *, dashes: bool = False) -> list[Typed]:
+def read_flags(flags: FlagMap, words: Sequence[str]) -> list[Typed]:
     """Every word of an argument list, in order; words that belong to no flag have an empty name.
 
-    ``dashes``: an engine that takes ``--a_b`` for ``--a-b``. Raises ValueError naming the flag.
+    A name with ``_`` for ``-`` is the one with ``-``, as some parsers have it. Raises ValueError naming the flag.
     """
-    return list(_read(_by_name(flags), list(words), dashes))
+    return list(_read(_by_name(flags), list(words)))
 
 
 def _by_name(flags: FlagMap) -> dict[str, tuple[str, Flag, bool]]:
@@ -81,13 +81,11 @@ def _by_name(flags: FlagMap) -> dict[str, tuple[str, Flag, bool]]:
     return found | {name: (key, one, False) for key, one in flags.items() for name in one.off}
 
 
-def _read(
-    known: Mapping[str, tuple[str, Flag, bool]], rest: list[str], dashes: bool
-) -> Iterator[Typed]:
+def _read(known: Mapping[str, tuple[str, Flag, bool]], rest: list[str]) -> Iterator[Typed]:
     while rest:
         word = rest.pop(0)
         name, separator, value = word.partition("=")
-        name = name.replace("_", "-") if dashes and name.startswith("--") else name
+        name = dashed(name) if name not in known and dashed(name) in known else name
         if not is_flag(word):
             yield Typed("", None, word, (word,))
         elif name not in known:
@@ -95,6 +93,11 @@ def _read(
             yield Typed(name, None, value if separator else next(iter(taken), None), (word, *taken))
         else:
             yield _known(name, known[name], value if separator else None, word, rest)
+
+
+def dashed(name: str) -> str:
+    """A long name with dashes for underscores."""
+    return name.replace("_", "-") if name.startswith("--") else name
 
 
 def _known(
@@ -131,11 +134,6 @@ def is_flag(word: str) -> bool:
     )
 
 
-def has_flag(words: Iterable[str], name: str) -> bool:
-    """Whether a flag is among the words, as itself or as ``--flag=value``."""
-    return any(word == name or word.startswith(f"{name}=") for word in words)
-
-
 def strip_flags(flags: FlagMap, words: Sequence[str], keys: Iterable[str]) -> list[str]:
     """The words without the flags of these keys and their values."""
     gone = frozenset(keys)
@@ -147,9 +145,10 @@ def strip_flags(flags: FlagMap, words: Sequence[str], keys: Iterable[str]) -> li
     ]
 
 
-def unabbreviated(flags: FlagMap, name: str) -> str | None:
-    """The flag of the map that ``name`` begins, for parsers that would take it for that."""
+def unabbreviated(names: Iterable[str], name: str) -> str | None:
+    """The one of ``names`` that ``name`` begins, for parsers that would take it for that."""
     if not name.startswith("--") or len(name) < 4:
         return None
-    whole = (known for one in flags.values() for known in one.every)
-    return next((known for known in whole if known.startswith(name) and known != name), None)
+    return next(
+        (known for known in names if known.startswith(dashed(name)) and known != name), None
+    )

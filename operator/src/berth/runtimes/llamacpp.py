@@ -64,10 +64,15 @@ OWNED: Mapping[str, Flag] = {
     "adapter": flag("--lora-scaled", "--lora"),
     "draft": flag("--model-draft", "-md", "--spec-draft-model"),
     "sessions": flag("--slot-save-path"),
-    "fetched": flag("--hf-repo", "-hf", "-hfr", "--hf-repo-draft", "-hfd", "-hfrd", "--hf-file", "-hff",
-                    "--hf-repo-v", "-hfv", "-hfrv", "--hf-file-v", "-hffv", "--model-url", "-mu", "--mmproj-url",
-                    "-mmu", "--docker-repo", "-dr"),
+    "fetched": flag("--hf-repo", "-hf", "-hfr", "--hf-file", "-hff", "--model-url", "-mu", "--mmproj-url", "-mmu",
+                    "--docker-repo", "-dr", "--spec-draft-hf", "-hfd"),
 }  # fmt: skip
+UNPRICED = (
+    "--embd-gemma-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-30b-default",
+    "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--vision-gemma-4b-default", "--vision-gemma-12b-default",
+    "--hf-repo-draft", "-hfrd", "--models-dir", "--models-preset", "--mcp-servers-config",
+)  # fmt: skip
+"""Other models than the one that was verified."""
 VERSION = (
     "python3",
     "-c",
@@ -87,6 +92,7 @@ class LlamaCpp(Runtime):
         flags={**PRICED, **OWNED, "api_key": flag("--api-key", "--api-key-file")},
         priced=frozenset(PRICED),
         owned=frozenset({*OWNED, "api_key"} - {"page"}),
+        unpriced=UNPRICED,
         coordination=("--rpc", "--device", "-dev"),
         formats=frozenset({"gguf"}),
         takes=frozenset({"projector", "adapters", "draft"}),
