@@ -173,3 +173,9 @@ def test_mounted_files_need_no_fetch() -> None:
     assert _see(Sightings(), runners=[runner(mount={"hostPath": "/m"})]).fetched
     assert _see(Sightings(), runners=[runner(status=VERIFIED)]).fetched
     assert not _see(Sightings(), runners=[runner()]).fetched
+
+
+def test_a_runner_is_not_idle_in_the_pass_that_first_sees_it_up() -> None:
+    """It was loaded without anybody asking: nothing but its age says that it is not idle."""
+    seen = _see(Sightings(), runners=[runner()], pods=[pod()], nodes=[node()])
+    assert (seen.stage, seen.up_since) == (Stage.UP, NOW)

@@ -225,3 +225,39 @@ def test_a_failed_runner_keeps_its_first_last_exit() -> None:
     again = runner_report(later, NOW + 60)
     assert again is not None
     assert again.status == first.status
+
+
+UP_AND = {"runners": [runner(status=UP_SINCE)], "pods": [pod()]}
+
+
+def _leaving(reason: str) -> dict[str, Any]:
+    order = {"reason": reason, "since": timestamp(NOW), "deadline": timestamp(NOW + 300)}
+    return {"runners": [runner(status=UP_SINCE, drain=order)], "pods": [pod()]}
+
+
+@pytest.mark.parametrize(
+    ("had_it", "kinds", "want"),
+    [
+        pytest.param(None, {}, None, id="a model that was never up has had no turn"),
+        pytest.param(False, UP_AND, True, id="up, it has had its turn"),
+        pytest.param(True, {}, True, id="and keeps it when nothing runs"),
+        pytest.param(True, _leaving("Idle"), True, id="unloaded for idleness, its turn is over"),
+        pytest.param(True, _leaving("MakeRoom"), False, id="what made room comes back with it"),
+        pytest.param(True, _leaving("NodeDrained"), False, id="what went with its node comes back"),
+        pytest.param(
+            True, {"runners": [runner()], "pods": [pod(phase="Failed")]}, False,
+            id="what crashed comes back",
+        ),
+    ],
+)  # fmt: skip
+def test_when_autoload_has_had_its_turn(
+    had_it: bool | None, kinds: dict[str, Any], want: bool | None
+) -> None:
+    status = {} if had_it is None else {"autoloaded": had_it}
+    facts = _facts(
+        model(status=status),
+        verdict=_verdict(State.UP),
+        seen={"autoload_done": bool(had_it)},
+        **kinds,
+    )
+    assert model_status(facts, NOW).autoloaded is want

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from berth.planner.actions import Drain, Plan, Reserve, Spare, Stop
+from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, Stop
 from berth.planner.amounts import amounts
 from berth.planner.arithmetic import rooms
 from berth.planner.book import Book
 from berth.planner.plan import make_plan
+from berth.planner.spread import plan_spread
 from berth.planner.state import Runner, Stage, State
 from berth.planner.wishes import limit
 from berth.reasons import Reason
@@ -16,8 +17,9 @@ from planner.world import World
 def check_promises(world: World, state: State, plan: Plan) -> None:
     assert plan == make_plan(state), "the same snapshot gave two plans"
     check_victims(world, state, plan)
-    check_copies(world)
+    check_copies(world, state)
     check_memory(world, state)
+    check_order(world, state, plan)
     check_told(world, plan)
 
 
@@ -82,14 +84,34 @@ def check_none_in_vain(world: World, state: State, plan: Plan) -> None:
             assert any(n > 0 for n in left.values()), f"{spare.uid} was not needed"
 
 
-def check_copies(world: World) -> None:
+def check_copies(world: World, state: State) -> None:
+    book = Book.of(state)
+    book.spread = {m.key: plan_spread(book, m) for m in state.models if m.per_device}
     for key, model in world.models.items():
         pods = [t for t in world.of(key) if world.has_memory(t) and world.nodes[t.seen.node].ready]
         fresh = [t for t in pods if t.seen.settings_hash == model.settings_hash]
         stays = [t for t in fresh if t.seen.stage in (Stage.STARTING, Stage.UP)]
-        most = max(limit(model), 1) + (len(pods) - len(fresh))
+        most = max(limit(book, model), 1) + (len(pods) - len(fresh))
         if all(t.seen.drain is None for t in pods):
             assert len(stays) <= most + 1, f"{len(stays)} pods of {key}"
+
+
+def check_order(world: World, state: State, plan: Plan) -> None:
+    """Autoload: one at a time, and never before who is kept and stands before it."""
+    before = {r.model for r in state.runners}
+    roles = [
+        a.model
+        for a in plan.actions
+        if isinstance(a, (Prepare, Reserve)) and a.model not in before and is_role(world, a.model)
+    ]
+    assert len(roles) <= 1, f"{roles} are loaded at once"
+
+
+def is_role(world: World, key: str) -> bool:
+    """Whether nothing but autoload wants the model."""
+    model = world.models[key]
+    asked = model.waiting or model.load_asked is not None
+    return not (asked or model.min_replicas or model.pinned)
 
 
 def check_memory(world: World, state: State) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from berth.planner.actions import Reserve, Stop, Wait
+from berth.planner.actions import Refuse, Reserve, Stop, Wait
 from berth.planner.plan import make_plan
 from berth.planner.state import Need, Stage, State, Taint, Toleration
 from berth.reasons import Reason
@@ -177,6 +177,14 @@ PLACED = [
         cluster(node(policy=policy(autoload=("Fit",))), model("a", 10), model("b", 20)),
         [("Reserve", "gpu-1", ("0",))],
         id="autoload Fit loads what fits without taking from anybody",
+    ),
+    pytest.param(
+        cluster(
+            node(policy=policy(autoload=("Fit",))), model("a", 10, files=FILES), model("b", 5),
+            runner("a", 10, stage=Stage.PREPARING, fetched=True),
+        ),
+        [("Reserve", "gpu-1", ("0",))],
+        id="autoload goes on with the model whose files were fetched, and with no other",
     ),
     pytest.param(
         cluster(node(policy=policy(autoload=("Fit",))), model("a", 10, autoload_done=True)),
@@ -357,3 +365,39 @@ def test_a_named_role_that_does_not_fit_is_told_and_one_of_all_that_fit_is_not()
     fit = cluster(node(policy=policy(autoload=("Fit",))), model("a", 20), *full)
     assert refusals(make_plan(named)) == [(Reason.BUSY, False)]
     assert refusals(make_plan(fit)) == []
+
+
+def test_roles_are_loaded_once_the_main_model_is_up() -> None:
+    group = policy(autoload=("b",), load_order=("a", "b"))
+    main, role = model("a", 5, min_replicas=1), model("b", 5)
+    first = make_plan(cluster(node(policy=group), main, role))
+    assert [a.model for a in first.actions if isinstance(a, Reserve)] == ["ns/a"]
+    told = only(first, Refuse)
+    assert isinstance(told, Refuse)
+    assert (told.model, told.final) == ("ns/b", False)
+    assert told.message == "model b needs 5 GiB; gpu-1: it is loaded once a is up"
+    loading = cluster(node(policy=group), main, runner("a", 5, stage=Stage.STARTING), role)
+    assert places(make_plan(loading)) == []
+    up = cluster(node(policy=group), main, runner("a", 5), role)
+    assert [a.model for a in make_plan(up).actions if isinstance(a, Reserve)] == ["ns/b"]
+
+
+def test_a_main_model_that_cannot_ever_come_holds_up_nobody() -> None:
+    group = policy(autoload=("b",), load_order=("a", "b"))
+    broken = failed(Reason.BAD_FLAGS, terminal=True)
+    for main in (
+        model("a", 90, pinned=True),
+        model("a", 5, pinned=True, restarts=broken),
+        model("a", 5, pinned=True, suspended=True),
+    ):
+        plan = make_plan(cluster(node(policy=group), main, model("b", 5)))
+        assert [a.model for a in plan.actions if isinstance(a, Reserve)] == ["ns/b"]
+
+
+def test_autoload_loads_on_the_nodes_of_its_own_policy_alone() -> None:
+    group = policy(autoload=("Fit",), name="eager")
+    loading = (model("x", 5), runner("x", 5, on="gpu-3", stage=Stage.STARTING))
+    others = (node("gpu-1"), node("gpu-3", policy=policy(autoload=("x",), name="other")))
+    state = cluster(*others, node("gpu-2", policy=group), model("a", 5), *loading)
+    assert places(make_plan(state)) == [("Reserve", "gpu-2", ("0",))]
+    assert places(make_plan(cluster(*others, model("a", 5), *loading))) == []

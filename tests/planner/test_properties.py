@@ -30,20 +30,23 @@ class Days(RuleBasedStateMachine):
         sizes=st.tuples(*[st.sampled_from([3.0, 8.0, 13.0, 20.0])] * 4),
         files=st.booleans(),
         cap=st.sampled_from([0, 0, 0, 1, 2]),
+        autoload=st.sampled_from([(), (), ("Fit",), ("b", "c")]),
+        spread=st.booleans(),
         measures=st.booleans(),
         load_s=st.sampled_from([1.0, 9.0, 70.0]),
         stop_s=st.sampled_from([0.5, 20.0]),
     )
     def start(
         self, gpus: int, nodes: int, sizes: tuple[float, ...], files: bool, cap: int,
-        measures: bool, load_s: float, stop_s: float,
+        autoload: tuple[str, ...], spread: bool, measures: bool, load_s: float, stop_s: float,
     ) -> None:  # fmt: skip
-        group = Policy(name="group", max_runners=cap)
+        group = Policy(name="group", max_runners=cap, autoload=autoload, load_order=("d", "b"))
         fleet = [node(f"gpu-{i}", gpus=gpus, policy=group) for i in range(1, nodes + 1)]
         models = [
             model(key, size, files=((f"sha-{key}", gib(1)),) if files else (), idle_timeout_s=300)
             for key, size in zip(NAMES, sizes, strict=True)
         ]
+        models[0] = replace(models[0], per_device=spread)
         self.world = World(
             {n.name: n for n in fleet},
             {m.key: m for m in models},

@@ -22,6 +22,7 @@ MAY_CUT = {
     Reason.DELETED, Reason.SUSPENDED, Reason.UNLOADED, Reason.NODE_DRAINED, Reason.HELD,
     Reason.KILLED, Reason.NODE_LOST, Reason.CRASHED,
 }  # fmt: skip
+KEEPS_ITS_TURN = {Reason.IDLE, Reason.UNLOADED, Reason.SUSPENDED, Reason.KILLED}
 PROBE_S = 5.0
 ADMITTED_S = 60.0
 MOST_PLANS_AT_ONCE = 12
@@ -336,6 +337,8 @@ class World:
             assert action.reason in MAY_CUT, f"{action.reason} cut {len(truth.answers)} answers"
             self.cut += len(truth.answers)
             truth.answers = []
+        if action.reason not in KEEPS_ITS_TURN:
+            self.models[seen.model] = replace(self.models[seen.model], autoload_done=False)
         self._record(seen, action.reason)
         if not seen.pod_exists:
             self.runners.pop(seen.uid)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from berth.api.meta import bytes_of, seconds_of
 from berth.api.residency import Residency
 from berth.api.runner import RunnerSpec
-from berth.planner.state import Policy
+from berth.planner.state import KeptDevices, Policy
 from berth.units import Bytes
 
 
@@ -46,6 +46,9 @@ def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
         max_runners=spec.max_runners,
         settle_s=seconds_of(spec.settle_time),
         models=frozenset(spec.models),
+        kept_devices=tuple(
+            KeptDevices(frozenset(kept.devices), frozenset(kept.models)) for kept in spec.gpu.keep
+        ),
         load_order=tuple(spec.load_order),
         autoload=tuple(spec.autoload),
         claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),

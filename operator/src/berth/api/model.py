@@ -286,6 +286,8 @@ class ModelStatus(Wire):
     ] = []
     last_used: Time | None = None
     load_seconds: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=5)] = []
+    autoloaded: bool | None = None
+    """``autoload`` has had its turn: it was up, and did not go by a failure or for another's sake."""
     last_refusal: LastRefusal | None = None
     restarts: Count = 0
     next_retry: Time | None = None

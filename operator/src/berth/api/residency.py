@@ -31,12 +31,21 @@ class HostPolicy(Wire):
     guard: Quantity = "10Gi"
 
 
+class KeptDevices(Wire):
+    """Devices, by index or UUID, that only the listed models may use."""
+
+    devices: Annotated[list[Short], Field(min_length=1, max_length=64)]
+    models: Annotated[list[Short], Field(min_length=1, max_length=128)]
+
+
 class GpuPolicy(Wire):
     """Memory that stays free on each GPU; unset: the larger of 512 MiB and a sixteenth of it."""
 
     reserve: Quantity | None = None
     devices: Annotated[list[Short], Field(max_length=64)] = []
     """Indexes or UUIDs that runners may use; empty: all."""
+    keep: Annotated[list[KeptDevices], Field(max_length=16)] = []
+    """Devices kept for some models; the others use the rest."""
 
 
 class ClaimPolicy(Wire):

@@ -71,6 +71,7 @@ def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
         max_replicas=max(spec.max_replicas, spec.min_replicas),
         pinned=spec.residency == "Pinned",
         pin_to=tuple(spec.pin_to),
+        per_device=spec.replicas == "PerDevice",
         device=spec.device or defaults.device,
         priority=spec.priority,
         suspended=spec.suspend,
@@ -87,8 +88,8 @@ def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
         local_nodes=priced.local_nodes,
         runs_code=frozenset(priced.runs_code),
         device_names=priced.device_names,
-        # A load time is noted whenever it comes up.
-        autoload_done=bool(status.load_seconds),
+        # A release that did not note it has noted a load time whenever a model came up.
+        autoload_done=bool(status.load_seconds) if status.autoloaded is None else status.autoloaded,
     )
 
 

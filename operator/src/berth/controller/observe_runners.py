@@ -176,7 +176,8 @@ def _from_runner(entry: Entry, runner: RunnerObject, sightings: Sightings, now: 
         ordinal=spec.ordinal,
         attempt=spec.attempt,
         created=_moment(runner.metadata.creation_timestamp) or now,
-        up_since=_moment(status.up_since),
+        # Its status is written at the end of the pass that first sees it up.
+        up_since=_moment(status.up_since) or (now if entry.stage is Stage.UP else None),
         busy=agent.health.busy if agent and agent.health else 0,
         quiet_since=_quiet_since(runner, sightings, now),
         measured=_measured(agent.memory) if agent and agent.memory and pod else (),

@@ -91,6 +91,7 @@ def model_status(facts: ModelFacts, now: float) -> ModelStatus:
         runners=runners,
         last_used=facts.used or before.last_used,
         load_seconds=_load_seconds(facts),
+        autoloaded=_autoloaded(facts),
         last_refusal=_last_refusal(facts, now),
         restarts=facts.restarts.count,
         next_retry=timestamp(facts.restarts.next_retry) if facts.restarts.next_retry else None,
@@ -150,6 +151,28 @@ def _active_profile(facts: ModelFacts) -> str | None:
 def _load_seconds(facts: ModelFacts) -> list[int]:
     new = [report.loaded_s for report in facts.reports if report.loaded_s is not None]
     return (new + facts.model.status.load_seconds)[:_LOADS_KEPT]
+
+
+_TURN_IS_OVER = frozenset({Reason.IDLE, Reason.UNLOADED, Reason.SUSPENDED, Reason.SCALED_DOWN})
+"""Ends that were meant. After any other one the model is loaded again as soon as there is room."""
+
+
+def _autoloaded(facts: ModelFacts) -> bool | None:
+    """Whether ``autoload`` has had its turn.
+
+    1. A runner that is up and stays: yes.
+    2. One that failed, is lost, or drains for others or with its node: no, room may come back.
+    3. Else as before; unset for a model that was never up.
+    """
+    orders = {e.uid: e.runner.spec.drain for e in facts.entries if e.runner is not None}
+    if any(e.stage is Stage.UP and orders.get(e.uid) is None for e in facts.entries):
+        return True
+    had_it = facts.seen.autoload_done
+    if not had_it and facts.model.status.autoloaded is None:
+        return None
+    drained_for = {order.reason for order in orders.values() if order is not None}
+    failed = any(entry.stage in (Stage.FAILED, Stage.LOST) for entry in facts.entries)
+    return had_it and not failed and drained_for <= _TURN_IS_OVER
 
 
 # Conditions.

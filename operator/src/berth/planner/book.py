@@ -6,7 +6,7 @@ that the pass decides, so that two decisions of one pass never count the same by
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,12 @@ class Book:
     drained: set[str] = field(default_factory=set)
     spared: set[str] = field(default_factory=set)
     placed: dict[str, list[Prepare | Reserve]] = field(default_factory=dict)
+    spread: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By model that is to have a runner on every device: those devices, as targets."""
+    autoloading: set[str] | None = None
+    """What ``turns`` remembers: policies on whose nodes a model is being loaded by ``autoload``."""
+    mains: dict[str, tuple[int, str] | None] = field(default_factory=dict)
+    """What ``turns`` remembers, by policy: who is to be up there before any later one is autoloaded."""
     rolling: set[str] = field(default_factory=set)
     """Nodes on which a runner is being replaced: one at a time on each."""
     rolling_profiles: set[str] = field(default_factory=set)
@@ -75,7 +81,6 @@ class Book:
     _books: dict[str, NodeBook] = field(default_factory=dict)
     _groups: dict[str, int] | None = None
     _autoload: frozenset[str] | None = None
-    _autoloading: bool | None = None
     _positions: dict[str, int] | None = None
     _newcomers: dict[str, list[Runner]] | None = None
     _reserved_on: set[str] = field(default_factory=set)
@@ -278,8 +283,7 @@ class Book:
 
     def autoload_names(self, model: Model) -> bool:
         """Whether a policy's ``autoload`` names the model."""
-        listed = self.autoload
-        return bool(listed) and (model.key in listed or short_name(model.key) in listed)
+        return bool(self.autoload) and is_listed(self.autoload, model.key)
 
     @property
     def autoload(self) -> frozenset[str]:
@@ -289,20 +293,6 @@ class Book:
                 name for node in self.state.nodes for name in node.policy.autoload
             )
         return self._autoload
-
-    def is_autoloading(self) -> bool:
-        """Whether a model loads that autoload has started, in this pass or before."""
-        if self._autoloading is None:
-            self._autoloading = any(
-                (runner.stage in LOADING or runner.stage is Stage.PREPARING)
-                and self._is_autoload(runner.model)
-                for runner in self.state.runners
-            )
-        return self._autoloading
-
-    def _is_autoload(self, key: str) -> bool:
-        model = self.models.get(key)
-        return model is not None and not model.autoload_done and self.autoloads(model)
 
     def load_position(self, model: Model) -> int:
         """Where the model stands in the load orders of the policies; those not named come last."""
@@ -360,10 +350,13 @@ class Book:
 
     def place(self, action: Prepare | Reserve) -> None:
         """Note a placement; a reservation is in the ledger from here on."""
+        known = self.outcome.get(action.model)
+        if isinstance(known, Refuse) and known.final:
+            # Another place of the same model was out of the question; this one is not.
+            self.actions.remove(known)
+            del self.outcome[action.model]
         self.actions.append(action)
         self.placed.setdefault(action.model, []).append(action)
-        if self._is_autoload(action.model):
-            self._autoloading = True
         book = self.at(action.place.node)
         if isinstance(action, Prepare):
             book.disk -= missing_bytes(self.models[action.model], book.node)
@@ -375,11 +368,22 @@ class Book:
             self._groups[name] = self._groups.get(name, 0) + 1
 
     def refuse(self, action: Refuse | Wait) -> None:
-        """Note why a wanted model is not placed now."""
+        """Note why a wanted model is not placed now. Of several wishes of one model the refusal that
+        may end by itself is the one that is told."""
+        known = self.outcome.get(action.model)
+        if isinstance(action, Refuse) and action.final and known is not None:
+            return
+        if isinstance(known, Refuse):
+            self.actions.remove(known)
         self.actions.append(action)
         self.outcome[action.model] = action
         if isinstance(action, Wait):
             self.wake(action.until)
+
+
+def is_listed(names: Container[str], key: str) -> bool:
+    """Whether a policy's list names the model, by its key or without its namespace."""
+    return key in names or short_name(key) in names
 
 
 def short_name(key: str) -> str:

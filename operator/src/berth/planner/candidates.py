@@ -7,8 +7,9 @@ from itertools import combinations, islice
 from berth.planner.actions import PlaceNo
 from berth.planner.amounts import ALLOCATABLE, NodeBook
 from berth.planner.arithmetic import is_unified
-from berth.planner.book import Book, short_name
+from berth.planner.book import Book, is_listed
 from berth.planner.state import HOST, Claim, Device, Need, Node, Taint, Toleration
+from berth.planner.turns import refuse_autoload
 from berth.planner.wishes import Wish
 from berth.reasons import Reason
 
@@ -63,7 +64,7 @@ def refuse_selector(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
 def refuse_policy(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
     """A policy that lists models keeps its nodes for them."""
     listed = node.policy.models
-    if not listed or wish.model.key in listed or short_name(wish.model.key) in listed:
+    if not listed or is_listed(listed, wish.model.key):
         return None
     message = f"residency {node.policy.name} keeps the node for other models"
     return PlaceNo(node.name, "", Reason.NO_NODE, message=message)
@@ -142,6 +143,7 @@ NODE_RULES: tuple[NodeRule, ...] = (
     refuse_policy,
     refuse_untrusted,
     refuse_target,
+    refuse_autoload,
     refuse_taints,
     refuse_unready,
     refuse_held,
@@ -186,7 +188,8 @@ def allows_cpu(node: Node) -> bool:
 def usable_devices(node: Node, wish: Wish) -> list[Device]:
     """The node's devices that its policy and the Model's ``device`` (and ``pinTo``) allow.
 
-    1. The policy's list names UUIDs or indexes; empty: all.
+    1. The policy's list names UUIDs or indexes; empty: all. Those that it keeps for listed models
+       are for these alone.
     2. ``auto`` and ``cuda``: any; ``cuda:N``: that index; else a UUID.
     3. ``cpu``: none. 4. One of the names that the runtime asks for, where it does.
     """
@@ -194,6 +197,7 @@ def usable_devices(node: Node, wish: Wish) -> list[Device]:
     allowed = [d for d in node.devices if _names(node.policy.devices, d)]
     parts = [part.lower() for part in wish.model.device_names]
     allowed = [d for d in allowed if not parts or any(part in d.name.lower() for part in parts)]
+    allowed = [d for d in allowed if not _is_kept_for_others(node, d, wish.model.key)]
     if device == "cpu":
         return []
     if device.startswith("cuda:"):
@@ -204,6 +208,13 @@ def usable_devices(node: Node, wish: Wish) -> list[Device]:
     if wish.target and place != node.name:
         allowed = [d for d in allowed if place in (d.uuid, f"cuda:{d.index}")]
     return allowed
+
+
+def _is_kept_for_others(node: Node, device: Device, key: str) -> bool:
+    return any(
+        _names(kept.devices, device) and not is_listed(kept.models, key)
+        for kept in node.policy.kept_devices
+    )
 
 
 def _names(listed: frozenset[str], device: Device) -> bool:

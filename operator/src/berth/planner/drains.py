@@ -5,11 +5,13 @@ from berth.planner.book import LOADING, Book
 from berth.planner.candidates import is_tolerated
 from berth.planner.eviction import is_watched
 from berth.planner.state import Model, Node, Runner, Stage
+from berth.planner.targets import stands_on, strays, targets
 from berth.planner.wishes import (
     held_down_since,
     is_held_down,
     is_overdue,
     is_stale,
+    kept_count,
     limit,
     plan_target,
 )
@@ -132,7 +134,7 @@ def is_cause_gone(book: Book, runner: Runner, model: Model) -> bool:
     if drain.reason is Reason.IDLE:
         return model.waiting > 0 or runner.busy > 0 or model.used > drain.since
     if drain.reason is Reason.SCALED_DOWN:
-        return len(book.live(model.key)) < limit(model)
+        return len(book.live(model.key)) < limit(book, model)
     if drain.reason is Reason.REPLACED:
         return not is_stale(model, runner) or not book.live(model.key)
     if drain.reason is Reason.MEMORY:
@@ -221,15 +223,17 @@ def can_stay(book: Book, runner: Runner) -> bool:
 def plan_idle(book: Book, runner: Runner, model: Model, up: int) -> Drain | None:
     """Unload what nobody uses (L2). ``up``: runners of the model that are up and stay.
 
-    1. Never: ``idleTimeout`` 0, pinned, or no more runners up than ``minReplicas``.
-    2. Never while anything is in hand, or waits, or is asked for.
+    1. Never: ``idleTimeout`` 0, pinned, or no more runners up than are kept (``minReplicas``).
+    2. Never while anything is in hand, or waits, or is asked for; of a ``PerDevice`` model, which
+       goes as a whole, in any runner's hand.
     3. After ``idleTimeout``, counted from the end of the last request or from when it came up,
        whichever is later.
     4. Never unwatched: after an outage, or while its agent is silent.
     """
-    if model.idle_timeout_s <= 0 or model.pinned or up <= model.min_replicas:
+    if model.idle_timeout_s <= 0 or model.pinned or up <= kept_count(book, model):
         return None
-    if runner.busy > 0 or model.waiting > 0 or model.load_asked is not None:
+    alike = book.live(model.key) if model.per_device else [runner]
+    if any(r.busy for r in alike) or model.waiting > 0 or model.load_asked is not None:
         return None
     idle_at = max(model.used, runner.up_since or 0.0) + model.idle_timeout_s
     if book.state.now < idle_at:
@@ -244,20 +248,34 @@ def plan_scale_down(book: Book, model: Model) -> None:
     """Let copies go beyond the model's maximum.
 
     1. What is not up yet first, at once; then what is idle; then the highest ordinal.
-    2. While old settings are being replaced a copy more is meant to be there.
+    2. Of a model with targets first who stands on none of them, once each target has its own.
+    3. While old settings are being replaced a copy more is meant to be there.
     """
     live = book.live(model.key)
-    over = len(live) - limit(model)
+    over = len(live) - limit(book, model)
     if over <= 0 or any(is_stale(model, runner) for runner in live):
         return
-    for runner in sorted(live, key=lambda r: (r.stage is Stage.UP, r.busy > 0, -r.ordinal, r.uid))[
-        :over
-    ]:
+    away = strays(book, model, live)
+    if away and _is_moving(book, model, live):
+        return
+    order = sorted(
+        live,
+        key=lambda r: (r.stage is Stage.UP, r not in away, r.busy > 0, -r.ordinal, r.uid),
+    )
+    for runner in order[:over]:
         if runner.stage is Stage.UP:
             deadline = book.state.now + model.drain_timeout_s
             book.decide(runner, Drain(runner.uid, Reason.SCALED_DOWN, deadline))
         else:
             book.decide(runner, Stop(runner.uid, Reason.SCALED_DOWN))
+
+
+def _is_moving(book: Book, model: Model, live: list[Runner]) -> bool:
+    """Whether a target of the model still lacks a runner that is up."""
+    up = [runner for runner in live if runner.stage is Stage.UP]
+    return any(
+        not any(stands_on(book, runner, target) for runner in up) for target in targets(book, model)
+    )
 
 
 def plan_replaced(book: Book, model: Model) -> None:

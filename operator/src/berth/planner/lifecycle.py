@@ -145,7 +145,7 @@ def must_wait(book: Book, runner: Runner, model: Model) -> Reason | None:
     """
     leaving = [r for r in book.leaving(model.key) if has_pod(r)]
     standing = [r for r in book.live(model.key) if has_pod(r)]
-    if leaving and len(leaving) + len(standing) >= limit(model):
+    if leaving and len(leaving) + len(standing) >= limit(book, model):
         return Reason.DRAINING
     if any(_shares(r, runner) and _is_starting(book, r) for r in book.by_node[runner.node]):
         return Reason.LOAD_IN_PROGRESS

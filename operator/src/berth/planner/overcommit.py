@@ -7,12 +7,12 @@ from berth.planner.amounts import Amounts
 from berth.planner.arithmetic import gpu_reserve, host_reserve, is_unified
 from berth.planner.book import Book
 from berth.planner.eviction import evictable
-from berth.planner.state import HOST, Model, Node, Runner, Stage
+from berth.planner.state import HOST, NOBODY, Node, Runner, Stage
 from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
 from berth.units import show_bytes
 
-_NOBODY = Wish(Model(key="", uid=""), Want.PINNED, since=0.0)
+_FOR_NOBODY = Wish(NOBODY, Want.PINNED, since=0.0)
 """Room is made for nobody in particular: only what has long been idle gives way."""
 
 _HOLDING = frozenset({Stage.STARTING, Stage.UP})
@@ -70,7 +70,7 @@ def plan_overcommit(book: Book) -> None:
         if any(book.is_leaving(runner) for runner in book.by_node.get(name, ())):
             continue
         place = book.at(name)
-        for _, runner in evictable(book, place, _NOBODY):
+        for _, runner in evictable(book, place, _FOR_NOBODY):
             if book.takes(runner, place.unified).get(dim, 0) > 0:
                 _drain(book, runner)
                 break

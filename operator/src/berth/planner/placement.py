@@ -28,6 +28,7 @@ from berth.planner.search import (
     roomiest,
 )
 from berth.planner.state import HOST, Runner
+from berth.planner.turns import note_autoload, waits_for_turn
 from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
 from berth.units import show_seconds
@@ -67,15 +68,16 @@ def plan_placement(book: Book, wish: Wish) -> None:
     if offer is not None:
         _take(book, wish, offer)
         return
+    if wish.want is Want.AUTOLOAD and wish.prepared is None and not book.autoload_names(wish.model):
+        return  # All that fit are loaded; that this one does not is no news.
     refusal = plan_refusal(book, search)
     if wish.prepared is not None and plan_giving_up(book, wish.prepared, wish, refusal):
         return
-    if wish.want is Want.AUTOLOAD and not book.autoload_names(wish.model):
-        return  # All that fit are loaded; that this one does not is no news.
     if wish.overdue:
         plan_keeping(book, search)
     # A model that has a runner is never told to be beyond help for want of another one.
-    book.refuse(replace(refusal, final=refusal.final and not book.live(wish.model.key)))
+    has_place = book.live(wish.model.key) or wish.model.key in book.placed
+    book.refuse(replace(refusal, final=refusal.final and not has_place))
 
 
 def plan_giving_up(book: Book, prepared: Runner, wish: Wish, refusal: Refuse) -> bool:
@@ -114,20 +116,6 @@ def refuse_restart(book: Book, wish: Wish) -> bool:
         book.refuse(Wait(model.key, reason, message, until=restarts.next_retry))
         return True
     return False
-
-
-def waits_for_turn(book: Book, wish: Wish) -> bool:
-    """Whether something of the same kind is under way.
-
-    1. Another runner on the node of the one to be replaced, or another model of its profile, is
-       being replaced just now.
-    2. Autoload: another model that nobody waits for is being loaded; one at a time, in load order.
-    """
-    if wish.want is Want.AUTOLOAD:
-        return book.is_autoloading()
-    if wish.replaces is None:
-        return False
-    return wish.replaces.node in book.rolling or wish.model.profile in book.rolling_profiles
 
 
 def plan_free_offer(book: Book, search: Search) -> Offer | None:
@@ -310,12 +298,14 @@ def _take(book: Book, wish: Wish, offer: Offer) -> None:
     if not _has_files(book, wish, candidate.node):
         ordinal, attempt = plan_name(book, wish)
         book.place(Prepare(key, place, claim, candidate.need, ordinal, attempt))
+        note_autoload(book, key, candidate.node)
         return
     if wish.prepared is not None:
         ordinal, attempt, uid = wish.prepared.ordinal, wish.prepared.attempt, wish.prepared.uid
     else:
         (ordinal, attempt), uid = plan_name(book, wish), ""
     book.place(Reserve(key, place, claim, candidate.need, ordinal, attempt, runner=uid))
+    note_autoload(book, key, candidate.node)
     drain_victims(book, offer.victims, key)
     _replace(book, wish, offer)
 

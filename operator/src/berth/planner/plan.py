@@ -9,6 +9,7 @@ from berth.planner.lifecycle import plan_model_runners, plan_runner
 from berth.planner.mending import plan_mending, reservations
 from berth.planner.overcommit import plan_overcommit
 from berth.planner.placement import plan_placement
+from berth.planner.spread import plan_spread
 from berth.planner.state import Model, Runner, State
 from berth.planner.verdicts import plan_verdict
 from berth.planner.wishes import Wish, plan_wishes, wish_order
@@ -30,6 +31,9 @@ def make_plan(state: State) -> Plan:
     ledger entries still count, and the others go on.
     """
     book = Book.of(state)
+    for model in state.models:
+        if model.per_device and wants_attention(book, model):
+            _guarded(book, model.key, partial(_plan_spread, book, model))
     keys = sorted(book.by_model)
     for drains in (False, True):
         for key in keys:
@@ -46,6 +50,10 @@ def make_plan(state: State) -> Plan:
         _guarded(book, wish.model.key, partial(plan_placement, book, wish))
     verdicts = tuple(_verdict(book, model) for model in state.models)
     return Plan(tuple(book.actions), verdicts, min(book.wakes, default=None))
+
+
+def _plan_spread(book: Book, model: Model) -> None:
+    book.spread[model.key] = plan_spread(book, model)
 
 
 def _plan_runners(book: Book, key: str, runners: list[Runner]) -> None:

@@ -19,7 +19,8 @@ from berth.planner.candidates import (
     refuse_node,
 )
 from berth.planner.state import HOST, Need
-from berth.planner.wishes import Wish
+from berth.planner.turns import LAST, autoloading
+from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
 
 AWAY = frozenset({Reason.HELD, Reason.NODE_NOT_READY, Reason.NO_AGENT})
@@ -95,6 +96,7 @@ def eligible_nodes(book: Book, wish: Wish) -> Eligible:
         wish.target,
         wish.prepared.node if wish.prepared is not None else "",
         model.key if listed else "",
+        _autoload_key(book, wish),
     )
     known = book.eligible.get(key)
     if known is None:
@@ -107,6 +109,14 @@ def eligible_nodes(book: Book, wish: Wish) -> Eligible:
         )
         book.eligible[key] = known
     return known
+
+
+def _autoload_key(book: Book, wish: Wish) -> object:
+    """What ``refuse_autoload`` answers by: the same for all that no policy names."""
+    if wish.want is not Want.AUTOLOAD:
+        return None
+    is_named = book.autoload_names(wish.model) or book.load_position(wish.model) < LAST
+    return wish.model.key if is_named else "", frozenset(autoloading(book))
 
 
 def _any_gpu(book: Book, wish: Wish, nodes: tuple[str, ...]) -> bool:

@@ -46,6 +46,14 @@ class Device:
 
 
 @dataclass(frozen=True)
+class KeptDevices:
+    """Devices (UUIDs, or indexes as text) that only the listed models may use."""
+
+    devices: frozenset[str]
+    models: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Policy:
     """What the Residency that governs a node says; defaults are the cluster's."""
 
@@ -61,6 +69,7 @@ class Policy:
     max_runners: int = 0
     settle_s: float = 2.0
     models: frozenset[str] = frozenset()
+    kept_devices: tuple["KeptDevices", ...] = ()
     load_order: tuple[str, ...] = ()
     autoload: tuple[str, ...] = ()
     claims: Bytes = Bytes(0)
@@ -243,6 +252,8 @@ class Model:
     max_replicas: int = 1
     pinned: bool = False
     pin_to: tuple[str, ...] = ()
+    per_device: bool = False
+    """A runner on every device that it may use, instead of a number of them."""
     idle_timeout_s: float = 1800.0
     device: str = "auto"
     priority: int = 0
@@ -278,6 +289,10 @@ class Model:
     """A runner of it was stopped for new settings and none is up since: one is owed."""
     on_trial: bool = False
     """A runner with new settings stands that is not known to be good yet."""
+
+
+NOBODY = Model(key="", uid="")
+"""Where a model is asked for and there is none."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Which models want a runner that they do not have, in which order?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from berth.planner.book import LOADING, Book
 from berth.planner.restarts import FORGOTTEN_AFTER_S
 from berth.planner.state import Model, Runner, Stage
+from berth.planner.targets import free_targets, stands_on, strays, target_of, targets
 
 
 class Want(IntEnum):
@@ -81,29 +82,41 @@ def plan_target(book: Book, model: Model) -> tuple[int, Want]:
 
     1. Suspended, blocked, or kept down by hand: none.
     2. Requests that wait, or a load by hand: at least one.
-    3. Pinned: one on each place of ``pinTo``, at least one; ``minReplicas``: that many.
+    3. Pinned: one on each of its targets, at least one; ``minReplicas``: that many.
     4. One that was stopped for new settings: one, until it is up again.
-    5. Autoload: one, until it has been up once.
+    5. Autoload: one, until it has had its turn.
+    6. ``PerDevice``: where it is wanted, or a runner of it is up, one on each of its targets.
     """
     if not can_be_planned(model) or is_held_down(model):
         return 0, Want.BEGUN
-    kept = model.min_replicas
-    if model.pinned:
-        kept = max(1, kept, len(model.pin_to))
+    wanted = targets(book, model)
+    kept = kept_count(book, model)
     if is_asked(model):
         waits = model.waiting > 0 and _after(model.waiting_since, held_down_since(model))
-        return max(1, kept), Want.WAITING if waits else Want.BY_HAND
+        return max(1, kept, len(wanted)), Want.WAITING if waits else Want.BY_HAND
     if kept:
         return kept, Want.PINNED if model.pinned else Want.KEPT
     if model.owed:
         return 1, Want.KEPT
     if not model.autoload_done and book.autoloads(model):
         return 1, Want.AUTOLOAD
+    if model.per_device and any(r.stage is Stage.UP for r in book.live(model.key)):
+        return max(1, len(wanted)), Want.COPY
     return 0, Want.BEGUN
 
 
-def limit(model: Model) -> int:
-    """The most runners that the model may have."""
+def kept_count(book: Book, model: Model) -> int:
+    """How many runners the model is to have though nobody asks for it."""
+    kept = model.min_replicas
+    if model.pinned or (kept and model.per_device):
+        return max(1, kept, len(targets(book, model)))
+    return kept
+
+
+def limit(book: Book, model: Model) -> int:
+    """The most runners that the model may have; of a ``PerDevice`` one as many as it has targets."""
+    if model.per_device:
+        return max(1, len(targets(book, model)))
     return max(1, model.max_replicas, model.min_replicas, len(model.pin_to) if model.pinned else 0)
 
 
@@ -113,8 +126,9 @@ def plan_wishes(book: Book, model: Model) -> list[Wish]:
     1. One whose files were just verified is planned again, whoever waits now.
     2. Never more than ``limit`` runners, those that are still stopping included: no second copy
        is made while the old pod lives.
-    3. Below the target: one wish for each missing copy, each pinned place by name. A copy beyond
-       the first wants no place from others while somebody waits for the model.
+    3. Below the target: one wish for each missing copy, each target by name. A copy beyond the
+       first wants no place from others while somebody waits for the model; of a ``PerDevice`` model
+       that is not pinned it never does, and its first runner may go to any place.
     4. Everybody that is up has its hands full and requests wait: one more copy, one at a time.
     5. A runner with old settings: one replacement at a time, one at a time on each node.
     """
@@ -125,26 +139,33 @@ def plan_wishes(book: Book, model: Model) -> list[Wish]:
         return [_again(book, model, verified[0], want, live)]
     if not can_be_planned(model):
         return []
-    room = limit(model) - len(live) - len(book.leaving(model.key))
-    missing = target - len(live)
-    if missing > 0 and room > 0:
-        targets = _free_targets(book, model, live)
-        count = min(missing, room, 1 if want is Want.AUTOLOAD else missing)
+    room = limit(book, model) - len(live) - len(book.leaving(model.key))
+    # Who stands elsewhere stays until each target has its own: for that long it is one more.
+    room += len(strays(book, model, live))
+    free = _places_wanted(book, model, live, target)
+    if free and room > 0:
+        count = min(room, 1 if want is Want.AUTOLOAD else room)
         return [
-            _wish(
-                book, model, want if not live and index == 0 else _copy_want(want), targets, index
-            )
-            for index in range(count)
+            _wish(book, model, _want_of(model, want, beside=_is_beside(model, live, index)), place)
+            for index, place in enumerate(free[:count])
         ]
     if room > 0 and want is Want.WAITING and _hands_full(model, live):
         return [Wish(model, Want.COPY, model.waiting_since or book.state.now)]
     return _replacement(book, model, live)
 
 
-def _wish(book: Book, model: Model, want: Want, targets: list[str], index: int) -> Wish:
+def _places_wanted(book: Book, model: Model, live: list[Runner], target: int) -> list[str]:
+    """A target for each copy that is missing; an empty one: any place will do."""
+    if not targets(book, model) or not target:
+        return [""] * (target - len(live))
+    if not live and not model.pinned:
+        return [""]
+    return free_targets(book, model, live)
+
+
+def _wish(book: Book, model: Model, want: Want, target: str = "") -> Wish:
     since = _since(book, model, want)
     overdue = want in (Want.WAITING, Want.BY_HAND) and is_overdue(book, model)
-    target = targets[index] if index < len(targets) else ""
     asked = want in (Want.WAITING, Want.BY_HAND)
     position = 0 if asked else book.load_position(model)
     return Wish(model, want, since, target=target, overdue=overdue, position=position)
@@ -157,11 +178,22 @@ def wish_for(book: Book, model: Model) -> Wish:
     stale = [r for r in book.by_model.get(model.key, ()) if is_stale(model, r)]
     if stale and want not in (Want.WAITING, Want.BY_HAND):
         want = Want.REPLACE
-    return _wish(book, model, _copy_want(want) if up and target < 2 else want, [], 0)
+    copies = target < 2 or model.per_device
+    return _wish(book, model, _want_of(model, want, beside=up and copies))
 
 
-def _copy_want(want: Want) -> Want:
-    return Want.COPY if want in (Want.WAITING, Want.BY_HAND) else want
+def _want_of(model: Model, want: Want, *, beside: bool) -> Want:
+    """Why a runner is wanted; ``beside``: beside another one of the model."""
+    if not beside or want is Want.REPLACE:
+        return want
+    if model.pinned:
+        return Want.PINNED
+    return Want.COPY if model.per_device or want in (Want.WAITING, Want.BY_HAND) else want
+
+
+def _is_beside(model: Model, live: list[Runner], index: int) -> bool:
+    """While none is there, who waits may be served by any of the places of a pinned model."""
+    return bool(live or (index and not model.pinned))
 
 
 def _since(book: Book, model: Model, want: Want) -> float:
@@ -183,37 +215,21 @@ def is_overdue(book: Book, model: Model) -> bool:
 
 def _again(book: Book, model: Model, runner: Runner, want: Want, live: list[Runner]) -> Wish:
     stale = [r for r in live if is_stale(model, r) and r.stage is Stage.UP]
-    if stale and want not in (Want.WAITING, Want.BY_HAND):
-        return Wish(model, Want.REPLACE, book.state.now, prepared=runner, replaces=stale[0])
     others = [r for r in live if r is not runner and not is_stale(model, r)]
-    if others:
-        want = _copy_want(want)
-    overdue = want in (Want.WAITING, Want.BY_HAND) and is_overdue(book, model)
-    replaces = stale[0] if stale else None
-    return Wish(
-        model, want, _since(book, model, want), prepared=runner, replaces=replaces, overdue=overdue
-    )
+    if stale and want not in (Want.WAITING, Want.BY_HAND):
+        want = Want.REPLACE
+    wish = _wish(book, model, _want_of(model, want, beside=bool(others)))
+    target = _target_again(book, model, runner, [*others, *stale[1:]])
+    return replace(wish, prepared=runner, replaces=stale[0] if stale else None, target=target)
 
 
-def _free_targets(book: Book, model: Model, live: list[Runner]) -> list[str]:
-    if not model.pinned or not model.pin_to:
-        return []
-    return [
-        target
-        for target in model.pin_to
-        if not any(stands_on(book, runner, target) for runner in live)
-    ]
-
-
-def stands_on(book: Book, runner: Runner, target: str) -> bool:
-    """Whether a runner is on a node, ``node/device`` or device that ``pinTo`` names."""
-    node = book.nodes.get(runner.node)
-    used = {uuid for uuid, _ in runner.claim.devices}
-    index = {d.uuid: f"cuda:{d.index}" for d in node.devices} if node else {}
-    spelled = {runner.node} | used
-    spelled |= {f"{runner.node}/{uuid}" for uuid in used}
-    spelled |= {f"{runner.node}/{index[uuid]}" for uuid in used if uuid in index}
-    return target in spelled
+def _target_again(book: Book, model: Model, runner: Runner, others: list[Runner]) -> str:
+    """The target that a prepared runner is for, or another free one on the node of its files."""
+    own = target_of(book, model, runner)
+    if own and not any(stands_on(book, other, own) for other in others):
+        return own
+    here = (t for t in free_targets(book, model, others) if t.partition("/")[0] == runner.node)
+    return next(here, "")
 
 
 def _hands_full(model: Model, live: list[Runner]) -> bool:
@@ -243,7 +259,8 @@ def _replacement(book: Book, model: Model, live: list[Runner]) -> list[Wish]:
         return []
     if oldest.node in book.rolling or (failed and failed < FORGOTTEN_AFTER_S):
         return []
-    return [Wish(model, Want.REPLACE, book.state.now, replaces=oldest)]
+    place = target_of(book, model, oldest)
+    return [Wish(model, Want.REPLACE, book.state.now, replaces=oldest, target=place)]
 
 
 def wish_order(wish: Wish) -> tuple[object, ...]:
