@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 
 import yaml
@@ -85,3 +86,10 @@ async def test_sigterm_does_not_wait_for_ever(tmp_path):
         answer = await asyncio.wait_for(client.reader.read(), 10)
         assert b"[DONE]" not in answer
         assert await asyncio.wait_for(process.wait(), 10) == 0
+
+
+def test_nothing_of_the_kubeconfig_reader_is_loaded_in_a_pod():
+    """It costs each gateway and each agent 12 MB."""
+    code = "import sys, berth.gateway.main; print('kubernetes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

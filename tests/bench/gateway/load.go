@@ -27,6 +27,7 @@ var cells = map[string]cell{
 	"sse":   {clients: 16, tokens: 100, stream: true},
 	"paced": {clients: 200, tokens: 100, gapUS: 20_000, stream: true},
 	"quiet": {clients: 4, tokens: 100, gapUS: 20_000, stream: true},
+	"many":  {clients: 1000, tokens: 40, gapUS: 100_000, stream: true},
 	"body":  {clients: 2, tokens: 16, bodyBytes: 3 << 20},
 }
 

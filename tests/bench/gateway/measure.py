@@ -36,7 +36,7 @@ GOALS = {
 }
 PRIORITY = ["chrt", "--rr", "1"] if os.geteuid() == 0 else []
 """Before whatever else the machine does, where that is allowed: delays are the scheduler's otherwise."""
-SPANS = {"json": "1s", "sse": "1s", "paced": "3s", "quiet": "3s", "body": "2s"}
+SPANS = {"json": "1s", "sse": "1s", "paced": "3s", "quiet": "3s", "many": "4s", "body": "2s"}
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,18 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
 import aiohttp
-import yaml
-from kubernetes.aio import client, config
 
+from berth.kube.access import Access, PodAccess, in_pod
 from berth.kube.refs import Ref
 
 Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _READ_TIMEOUT_S = 30.0
 # The server ends a watch after this long; the connection is dropped a little later if it does not,
 # so a silent break (no FIN ever comes) is noticed within five minutes at the very worst.
@@ -52,28 +49,22 @@ class ApiUnreachableError(Exception):
 class Kube:
     """A connection to one API server. Objects go in and come out as dicts; callers parse them."""
 
-    def __init__(self, api: client.ApiClient) -> None:
-        self._api = api
-        self._host = str(api.configuration.host).rstrip("/")
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     @classmethod
     async def connect(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
         """By kubeconfig when one is named, by service account inside a pod, else the default one."""
-        settings = client.Configuration()
         try:
-            if kubeconfig is None and context is None and _in_pod():
-                config.load_incluster_config(client_configuration=settings)
-            else:
-                await config.load_kube_config(
-                    config_file=kubeconfig, context=context, client_configuration=settings
-                )
-        except (config.ConfigException, OSError, yaml.YAMLError) as err:
+            if kubeconfig is None and context is None and in_pod():
+                return cls(PodAccess.here())
+            from berth.kube.kubeconfig import KubeconfigAccess  # see `access`
+
+            return cls(await KubeconfigAccess.read(kubeconfig=kubeconfig, context=context))
+        except OSError as err:
             raise ApiUnreachableError(
                 f"no usable kubeconfig ({err}); set KUBECONFIG or name one"
             ) from err
-        settings.connection_pool_maxsize = 64
-        settings.retries = False
-        return cls(client.ApiClient(settings))
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,7 +73,7 @@ class Kube:
         await self.close()
 
     async def close(self) -> None:
-        await self._api.close()
+        await self._access.close()
 
     async def get(self, ref: Ref, name: str, namespace: str = "") -> Object:
         """One object; ApiError with ``not_found`` when there is none."""
@@ -230,21 +221,15 @@ class Kube:
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
         headers = {"Content-Type": content_type, "Accept": "application/json"}
-        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         try:
-            wrapped = await self._api.rest_client.request(
-                method, self._host + path, headers=headers, body=body, _request_timeout=timeout
+            response = await self._access.send(
+                method, path, headers=headers, body=body, timeout=timeout
             )
-            response: aiohttp.ClientResponse = wrapped.response
             if response.status >= 400:
                 raise _api_error(response.status, await _json_or_text(response))
         except (TimeoutError, aiohttp.ClientError, OSError) as err:
             raise ApiUnreachableError(f"{method} {path}: {err or type(err).__name__}") from err
         return response
-
-
-def _in_pod() -> bool:
-    return _SERVICE_ACCOUNT.exists()
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
