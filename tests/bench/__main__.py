@@ -54,7 +54,16 @@ BENCHES = (
         bound_s=900,
     ),
     Bench(
-        ("gateway-json", "gateway-sse", "gateway-body", "gateway-delay-p99", "gateway-tokens"),
+        (
+            "gateway-json",
+            "gateway-sse",
+            "gateway-body",
+            "gateway-delay-p99",
+            "gateway-tokens",
+            "gateway-added-first",
+            "gateway-added-token",
+            "gateway-memory",
+        ),
         "the gateway beside Go's ReverseProxy, and beside the engine without anything between",
         "gateway/measure.py",
         bound_s=900,

@@ -113,7 +113,10 @@ func measure(t target, kind string, span time.Duration, key string) sample {
 			}
 		}()
 	}
+	peak, done := make(chan float64), make(chan bool)
+	go watchMemory(t.pid, done, peak)
 	group.Wait()
+	close(done)
 	seconds, used := time.Since(start).Seconds(), cpu(t.pid)-before
 	sum := tally{}
 	for _, one := range tallies {
@@ -126,7 +129,7 @@ func measure(t target, kind string, span time.Duration, key string) sample {
 	return sample{
 		Target: t.name, Cell: kind, Requests: sum.requests, Tokens: sum.tokens, Errors: sum.errors,
 		Seconds: seconds, CPU: used, FirstP50: quantile(sum.firsts, 0.5),
-		DelayP50: quantile(sum.delays, 0.5), DelayP99: quantile(sum.delays, 0.99), MemoryMiB: memory(t.pid),
+		DelayP50: quantile(sum.delays, 0.5), DelayP99: quantile(sum.delays, 0.99), MemoryMiB: <-peak,
 	}
 }
 
@@ -206,6 +209,20 @@ func cpu(pid int) float64 {
 	user, _ := strconv.ParseFloat(fields[11], 64)
 	system, _ := strconv.ParseFloat(fields[12], 64)
 	return (user + system) / 100
+}
+
+// watchMemory sends the most memory that a process had until done is closed.
+func watchMemory(pid int, done chan bool, peak chan float64) {
+	most := memory(pid)
+	for {
+		select {
+		case <-done:
+			peak <- max(most, memory(pid))
+			return
+		case <-time.After(time.Second):
+			most = max(most, memory(pid))
+		}
+	}
 }
 
 // memory is the proportional set size of a process in MiB.
