@@ -6,7 +6,7 @@ Rules of llama.cpp's ``load_tensors`` (notes on memory, sections 3.2 and 6).
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from berth.estimator.settings import AUTO, CPU, Device, Settings
@@ -30,6 +30,8 @@ class Placing:
     output: str
     overrides: tuple[tuple[str, str], ...]
     kv_offload: bool
+    overridden: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
+    """What was found of each name that was asked for: patterns are slow, and each is asked for twice."""
 
     def alignment(self, owner: str) -> int:
         """To how many bytes tensors in ``owner``'s buffers are rounded."""
@@ -41,10 +43,12 @@ class Placing:
 
     def override(self, name: str) -> str | None:
         """Where an override puts a tensor; the first that matches wins, anywhere in the name."""
-        for pattern, owner in self.overrides:
-            if _compiled(pattern).search(name):
-                return owner
-        return None
+        if name not in self.overridden:
+            self.overridden[name] = next(
+                (owner for pattern, owner in self.overrides if _compiled(pattern).search(name)),
+                None,
+            )
+        return self.overridden[name]
 
 
 @lru_cache(maxsize=1024)
@@ -130,12 +134,10 @@ def _overrides(settings: Settings, devices: Sequence[Device]) -> list[tuple[str,
         found.append((pattern, _buffer(owner, devices)))
     if settings.cpu_moe:
         found.append((r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", CPU))
-    found += [
-        (MOE.format(number), CPU) for number in range(min(max(settings.n_cpu_moe, 0), MAX_BLOCKS))
-    ]
-    found += [
-        (DENSE.format(number), CPU) for number in range(min(max(settings.n_cpu_ffn, 0), MAX_BLOCKS))
-    ]
+    for pattern, count in ((MOE, settings.n_cpu_moe), (DENSE, settings.n_cpu_ffn)):
+        if count > 0:
+            numbers = "|".join(map(str, range(min(count, MAX_BLOCKS))))
+            found.append((pattern.format(f"({numbers})"), CPU))
     return found
 
 

@@ -30,6 +30,8 @@ class Layer:
     feed_forward: int
     alike: int = 0
     """The same for layers that differ in their number only."""
+    akin: int = 0
+    """The same for layers that differ in their number and their window only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,18 @@ class _Numbers:
 
 def _layers(facts: Facts, numbers: _Numbers, count: int, window: int) -> tuple[Layer, ...]:
     seen: dict[tuple[object, ...], int] = {}
+    kin: dict[tuple[object, ...], int] = {}
     found = []
     for number in range(count):
         fields = _layer(facts, numbers, number, window)
-        found.append(Layer(number, *fields, alike=seen.setdefault(fields, len(seen))))
+        alike = seen.setdefault(fields, len(seen))
+        akin = kin.setdefault((*fields[:_WINDOW], *fields[_WINDOW + 1 :]), len(kin))
+        found.append(Layer(number, *fields, alike, akin))
     return tuple(found)
+
+
+_WINDOW = 4
+"""The window's place among a layer's fields."""
 
 
 def _layer(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from berth.estimator.cache import cache_kind
 from berth.estimator.effective import Effective
@@ -16,6 +17,11 @@ from berth.facts.ggml import BY_NAME
 
 class NoGraph(Exception):  # noqa: N818  it is an answer, not a fault
     """This file's graph cannot be laid out: it lacks a tensor or a number that the graph needs."""
+
+
+@lru_cache(maxsize=1 << 12)
+def _name(stem: str, suffix: str, prefix: str) -> str:
+    return f"{prefix}{stem}.{suffix}" if suffix else prefix + stem
 
 
 @dataclass(slots=True)
@@ -82,17 +88,19 @@ class Context:
 
     def weight(self, stem: str, block: int = -1, suffix: str = "weight") -> Node | None:
         """A weight by its name without block and suffix (``attn_q``); None where the file has none."""
-        full = f"blk.{{}}.{stem}" if block >= 0 else stem
-        return self.named(f"{full}.{suffix}" if suffix else full, block)
+        name = _name(stem, suffix, "blk.{}." if block >= 0 else "")
+        return self.named(name, block) if name in self.groups else None
 
     def named(self, name: str, block: int = -1) -> Node | None:
         """A weight by its name with ``{}`` for the block."""
         if name not in self.groups:
             return None
         key = (name, block)
-        if key not in self.held:
-            self.held[key] = self._find(name, block)
-        return self.held[key]
+        try:
+            return self.held[key]
+        except KeyError:
+            found = self.held[key] = self._find(name, block)
+            return found
 
     def _find(self, name: str, block: int) -> Node | None:
         for group in self.groups[name]:

@@ -14,10 +14,12 @@ from berth.estimator.graph.shorten import (
     Run,
     first_begin,
     longer,
+    outlasting,
     shortened,
     signatures,
+    sliding,
 )
-from berth.estimator.graph.split import schedule
+from berth.estimator.graph.split import OFFLOAD_ROWS, schedule
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, Settings
 from berth.estimator.shape import Shape
@@ -52,10 +54,11 @@ def layout(
     facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
 ) -> dict[str, int]:
     """Bytes of the compute buffer of each owner. Raises NoGraph where it cannot be laid out."""
-    signs, begins = signatures(facts, shape, placing), dict[Run, int]()
+    windows = _windows(shape, settings, sizes, placing)
+    signs, begins = signatures(facts, shape, placing, windows), dict[Run, int]()
 
     def begin_of(run: Run) -> int:
-        return begins.get(run) or first_begin(run)
+        return begins.get(run) or first_begin(run, placing)
 
     while True:
         layers, cuts = shortened(shape.layers, signs, begin_of)
@@ -64,6 +67,21 @@ def layout(
         if not unsteady:
             return found
         begins |= {run: longer(begin_of(run)) for run in unsteady}
+
+
+def _windows(shape: Shape, settings: Settings, sizes: Effective, placing: Placing) -> list[object]:
+    """What windows make of each block for the planner.
+
+    A fused attention over halves takes the same memory however many cells it reads. Between host and devices the
+    masks are copied one by one, so there their order counts.
+    """
+    halves = {settings.cache_type_k.upper(), settings.cache_type_v.upper()} == {"F16"}
+    habit = HABITS.get(shape.architecture)
+    same = sizes.flash and halves and habit is not None and not habit.rope_when_sliding
+    still = not placing.devices or (placing.kv_offload and not placing.overrides)
+    apart = bool(placing.devices) and CPU in placing.blocks
+    kept = all(layer.keeps for layer in shape.layers)
+    return outlasting(shape, placing) if same and still and kept and not apart else sliding(shape)
 
 
 def layout_whole(
@@ -105,12 +123,30 @@ def attention_fuses(
 
     The engine asks the scheduler with a graph of one token a slot. Raises NoGraph as :func:`layout` does.
     """
+    if _attends_at_home(facts, shape, sizes, placing):
+        return True
     batch = Batch(sizes.slots, sizes.slots, sizes.slots)
-    layers, _ = shortened(shape.layers, signatures(facts, shape, placing), lambda _: BEGINS[0])
+    signs = signatures(facts, shape, placing, sliding(shape))
+    layers, _ = shortened(shape.layers, signs, lambda _: BEGINS[0])
     context = Context(facts, replace(shape, layers=layers), settings, sizes, placing, batch)
     names = [*(device.name for device in placing.devices), CPU]
     schedule(_built(context), placing.devices)
     return all(names[node.backend] == placing.blocks[block] for block, node in context.fused)
+
+
+def _attends_at_home(facts: Facts, shape: Shape, sizes: Effective, placing: Placing) -> bool:
+    """Whether nothing could draw a layer's attention away from it: its weights and its own cache lie with it, and
+    no device takes over products of so few rows.
+    """
+    still = placing.kv_offload and sizes.slots < OFFLOAD_ROWS
+    if not still or not all(layer.attends and layer.keeps for layer in shape.layers):
+        return False
+    if not placing.overrides:
+        return True
+    others = (group for group in facts.tensors if "ffn_" not in group.name)
+    return not any(
+        placing.override(group.named(block)) for group in others for block in group.block_numbers()
+    )
 
 
 def is_whole(placing: Placing) -> bool:

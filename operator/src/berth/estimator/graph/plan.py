@@ -6,7 +6,7 @@ result takes an operand's place where the operation allows it; an operand's plac
 
 from collections.abc import Sequence
 
-from berth.estimator.graph.tensor import INPLACE, NONE, Node, extent
+from berth.estimator.graph.tensor import INPLACE, NONE, Node
 from berth.facts.ggml import QUANTISED, row_bytes
 
 
@@ -20,47 +20,55 @@ class Space:
 
     def size(self, node: Node) -> int:
         """Bytes that a node takes here."""
-        nbytes = extent(node.kind, node.ne, node.nb)
-        if self.alignment == 128 and node.op == "flash_attn":
-            return _flash_bytes(node, nbytes)
-        if self.alignment == 128 and node.kind in QUANTISED and node.ne[0] % 512:
-            nbytes += row_bytes(node.kind, 512 - node.ne[0] % 512)
+        # What lies packed ends where its last dimension does.
+        nbytes = node.nb[3] * node.ne[3] if node.packed else node.nbytes
+        if self.alignment == 128:
+            if node.op == "flash_attn":
+                return _flash_bytes(node, nbytes)
+            if node.kind in QUANTISED and node.ne[0] % 512:
+                nbytes += row_bytes(node.kind, 512 - node.ne[0] % 512)
         return -(-nbytes // self.alignment) * self.alignment
 
     def take(self, size: int) -> int:
         """A place of ``size`` bytes: the smallest gap that holds it, the last of equal ones, else the end."""
-        best, best_size = -1, 1 << 63
-        for at in range(len(self.gaps) - 1):
-            if size <= self.gaps[at][1] <= best_size:
-                best, best_size = at, self.gaps[at][1]
-        gap = self.gaps[best]
-        place = gap[0]
-        gap[0] += size
-        gap[1] -= size
-        if gap[1] == 0:
-            del self.gaps[best]
-        self.most = max(self.most, place + size)
+        gaps = self.gaps
+        best, best_size = gaps[-1], _ENDLESS
+        for gap in gaps:
+            if size <= gap[1] <= best_size:
+                best, best_size = gap, gap[1]
+        place = best[0]
+        if best_size == size:
+            gaps.remove(best)
+        else:
+            best[0] += size
+            best[1] -= size
+        if place + size > self.most:
+            self.most = place + size
         return place
 
     def give(self, place: int, size: int) -> None:
         """Make a place free again, joined with the gaps beside it."""
-        for at, gap in enumerate(self.gaps):
-            if gap[0] + gap[1] == place:
+        gaps, end = self.gaps, place + size
+        for at, gap in enumerate(gaps):
+            until = gap[0] + gap[1]
+            if until < place:
+                continue
+            if until == place:
                 gap[1] += size
-                if at + 1 < len(self.gaps) and gap[0] + gap[1] == self.gaps[at + 1][0]:
-                    gap[1] += self.gaps[at + 1][1]
-                    del self.gaps[at + 1]
+                if gaps[at + 1][0] == end:
+                    gap[1] += gaps.pop(at + 1)[1]
                 return
-            if place + size == gap[0]:
+            if gap[0] == end:
                 gap[0] = place
                 gap[1] += size
-                if at > 0 and self.gaps[at - 1][0] + self.gaps[at - 1][1] == place:
-                    self.gaps[at - 1][1] += gap[1]
-                    del self.gaps[at]
                 return
             if gap[0] > place:
-                self.gaps.insert(at, [place, size])
+                gaps.insert(at, [place, size])
                 return
+
+
+_ENDLESS = 1 << 61
+"""Less than the last gap ever has, which is taken only where no other holds the size."""
 
 
 def _flash_bytes(node: Node, nbytes: int) -> int:
@@ -124,24 +132,24 @@ class Planner:
 
     def _allocate(self, node: Node, backend: int) -> None:
         node.allocated = True
-        if node.op in INPLACE and self._reuse(node):
-            return
+        if node.op in INPLACE:
+            for operand in node.src:
+                # A view is never "allocated" to the planner, so it is never taken over; nor is an output.
+                if (
+                    operand.allocated
+                    and operand.ne == node.ne
+                    and operand.children == 1
+                    and not operand.views
+                    and operand.kind == node.kind
+                    and operand.nb == node.nb
+                    and not operand.is_output
+                ):
+                    self._replace(node, operand)
+                    return
         node.where = backend
         space = self.spaces[backend]
         node.size = space.size(node)
         node.offset = space.take(node.size)
-
-    def _reuse(self, node: Node) -> bool:
-        for operand in node.src:
-            # A view is never "allocated" to the planner, so it is never taken over; nor is an output.
-            if not operand.allocated or operand.is_output:
-                continue
-            if operand.kind != node.kind or operand.ne != node.ne or operand.nb != node.nb:
-                continue
-            if operand.children == 1 and operand.views == 0:
-                self._replace(node, operand)
-                return True
-        return False
 
     def _replace(self, node: Node, operand: Node) -> None:
         """``node`` takes the place of ``operand``; what is left over at its end is free."""

@@ -45,14 +45,18 @@ class Cut:
         return self.even and last == before
 
 
-def first_begin(run: Run) -> int:
-    """How many repeats are kept at first: a run at the model's begin takes one more to become steady."""
-    return BEGINS[0] if run[0] else BEGINS[1]
+def first_begin(run: Run, placing: Placing) -> int:
+    """How many repeats are kept at first: a run at the begin of the model or of one of several devices takes one
+    more to become steady.
+    """
+    first = run[0]
+    edge = not first or placing.blocks[first] != placing.blocks[first - 1]
+    return BEGINS[1] if not first or (edge and len(placing.devices) > 1) else BEGINS[0]
 
 
 def longer(begin: int) -> int:
     """The next number of repeats to try."""
-    return next((more for more in BEGINS if more > begin), WHOLE)
+    return {2: 4, 3: 6, 4: 6}.get(begin, WHOLE)
 
 
 def shortened(
@@ -89,8 +93,32 @@ def _repeats(signs: list[int], at: int, period: int) -> int:
     return (end - at) // period
 
 
-def signatures(facts: Facts, shape: Shape, placing: Placing) -> list[int]:
-    """What each block looks like to the planner: a number for each kind of layer, tensors and places."""
+def sliding(shape: Shape) -> list[object]:
+    """Which blocks slide, where that makes a difference to the planner."""
+    return [layer.window for layer in shape.layers]
+
+
+def outlasting(shape: Shape, placing: Placing) -> list[object]:
+    """What is left of windows where blocks with one take the same memory as blocks without: whether, on a block's
+    own device, both kinds of mask are still to be read. A mask's place is free after the last block that reads it.
+    """
+    found: list[object] = []
+    left, owner = set[bool](), ""
+    for layer in reversed(shape.layers):
+        if placing.blocks[layer.number] != owner:
+            left, owner = set(), placing.blocks[layer.number]
+        left.add(layer.window)
+        found.append(len(left))
+    return found[::-1]
+
+
+def signatures(
+    facts: Facts, shape: Shape, placing: Placing, windows: Sequence[object]
+) -> list[int]:
+    """What each block looks like to the planner: a number for each kind of layer, tensors and places.
+
+    ``windows`` is what :func:`sliding` or :func:`outlasting` says of each block.
+    """
     parts: list[list[object]] = [[] for _ in range(shape.blocks)]
     devices = bool(placing.devices)
     marks: dict[tuple[object, ...], int] = {}
@@ -106,9 +134,10 @@ def signatures(facts: Facts, shape: Shape, placing: Placing) -> list[int]:
                     parts[block].append(placing.override(group.named(block)))
     seen: dict[Signature, int] = {}
     found = []
-    for layer, odd in zip(shape.layers, _odd(facts, len(shape.layers)), strict=True):
+    odds = _odd(facts, len(shape.layers))
+    for layer, window, odd in zip(shape.layers, windows, odds, strict=True):
         at = layer.number
-        sign = (layer.alike, placing.blocks[at], placing.cache(at), odd, *parts[at])
+        sign = (layer.akin, window, placing.blocks[at], placing.cache(at), odd, *parts[at])
         found.append(seen.setdefault(sign, len(seen)))
     return found
 

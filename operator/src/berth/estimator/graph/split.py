@@ -112,12 +112,16 @@ class _Scheduler:
             (nodes, False),
             (nodes[::-1], False),
         ):
-            current = -1
+            current, left = -1, False
             for node in order:
                 if node.backend >= 0:
                     current = -1 if skip_host and node.backend == self.host else node.backend
                 elif current >= 0:
                     node.backend = current
+                else:
+                    left = True
+            if not left:
+                return
 
     def _assign_rest(self) -> None:
         for node in self.context.nodes:
@@ -146,38 +150,27 @@ class _Scheduler:
             if node.op in VIEW_OPS:
                 (splits[-1].nodes if splits else pending).append(node)
                 continue
-            if (
-                not splits
-                or splits[-1].backend != node.backend
-                or self._needs_new(splits[-1], node)
-            ):
+            away = [one for one in node.src if one.backend != node.backend]
+            away = [one for one in away if not self._reaches(one, node.backend)] if away else away
+            if not splits or splits[-1].backend != node.backend or _needs_new(splits[-1], away):
                 splits.append(Split(node.backend, nodes=pending))
                 pending = []
-            split = splits[-1]
-            self._copy_operands(split, node, count)
-            split.nodes.append(node)
+            if away:
+                self._copy_operands(splits[-1], node, away, count)
+            splits[-1].nodes.append(node)
         return splits
 
-    def _needs_new(self, split: Split, node: Node) -> bool:
-        """A weight from elsewhere begins a new run, so that the one before it can be forgotten."""
-        if not split.inputs:
-            return False
+    def _copy_operands(self, split: Split, node: Node, away: list[Node], count: int) -> None:
         backend = split.backend
-        weights = [one for one in node.src if one.weight and one.backend != backend]
-        return any(not self._reaches(weight, backend) for weight in weights)
-
-    def _copy_operands(self, split: Split, node: Node, count: int) -> None:
-        backend = split.backend
-        for at, operand in enumerate(node.src):
-            if operand.backend == backend or self._reaches(operand, backend):
-                continue
+        for operand in away:
             key = (id(operand), backend)
             if key not in self.copies:
                 self.copies[key] = [
                     _copy_of(operand, backend, kept=count > 1) for _ in range(count)
                 ]
                 split.inputs.append(operand)
-            node.src = (*node.src[:at], self.copies[key][0], *node.src[at + 1 :])
+        copies = {id(operand): self.copies[id(operand), backend][0] for operand in away}
+        node.src = tuple(copies.get(id(operand), operand) for operand in node.src)
 
     def _order(self, splits: list[Split], count: int) -> tuple[list[Node], list[Node]]:
         nodes: list[Node] = []
@@ -204,6 +197,11 @@ class _Scheduler:
             for operand in split.inputs:
                 leafs += self.copies[id(operand), split.backend]
         return leafs
+
+
+def _needs_new(split: Split, away: list[Node]) -> bool:
+    """A weight from elsewhere begins a new run, so that the one before it can be forgotten."""
+    return bool(away and split.inputs) and any(one.weight for one in away)
 
 
 def _copy_of(node: Node, backend: int, *, kept: bool) -> Node:

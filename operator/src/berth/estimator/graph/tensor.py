@@ -39,6 +39,8 @@ class Node:
     Few of its fields are set on a node; the rest are read from the class until a pass writes them.
     """
 
+    packed = True
+    """Whether its elements lie one after another as they were made."""
     external = False
     """Its memory is there already: a weight, or a part of the cache."""
     weight = False
@@ -72,7 +74,10 @@ class Node:
     ) -> None:
         self.kind = kind
         self.ne = ne
-        self.nb = nb or strides(kind, ne)
+        if nb is None:
+            self.nb = strides(kind, ne)
+        else:
+            self.nb, self.packed = nb, False
         self.op = op
         self.src = src
         self.base: Node | None = None if base is None else base.base or base
