@@ -200,3 +200,30 @@ def test_a_pasted_line_needs_neither_a_client_nor_the_api_nor_yaml() -> None:
     code = f"import sys, berth.cli.fit; print({heavy} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "noted"),
+    [
+        ("1x64MiB", ["-c", "512"], "the layers on devices;"),
+        ("1", ["-c", "512", "-ngl", "-1"], "the layers on devices;"),
+        ("1", ["-np", "1"], "the layers on devices and the context;"),
+        ("1x24GiB", ["-c", "512"], ""),
+        ("1", ["-c", "512", "-ngl", "99"], ""),
+        ("1", ["-c", "512", "--fit", "off"], ""),
+        ("0", ["-c", "512"], ""),
+        ("0", ["-np", "1"], "the context;"),
+    ],
+    ids=[
+        "layers on a card too small", "layers on a card of unknown size", "layers and context", "all fits",
+        "layers are said", "shrinking is off", "nothing is open", "the context of the training",
+    ],
+)  # fmt: skip
+def test_what_the_engine_may_shrink_is_priced_whole_and_said(
+    model: str, gpus: str, words: list[str], noted: str
+) -> None:
+    row = priced(model, "--gpus", gpus, "--json", "--", "-np", "1", *words)
+    said = [note for note in row["notes"] if "--fit on" in note]
+    assert [note.startswith(f"left to llama-server (--fit on): {noted}") for note in said] == [
+        True
+    ] * bool(noted)

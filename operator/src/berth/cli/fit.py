@@ -12,17 +12,19 @@ import click
 from berth.cli.errors import CommandError
 from berth.cli.fit_source import DEFAULT_ENDPOINT, read_facts, read_kind
 from berth.cli.fit_vllm import report, settings_of
-from berth.estimator import Device, Estimate, Host, Settings, estimate
+from berth.estimator import AUTO, Device, Estimate, Host, Settings, estimate
 from berth.facts import Facts
 from berth.runtimes.llamacpp import LlamaCpp
 from berth.runtimes.llamacpp_flags import CommandLine, parse
-from berth.units import parse_quantity, show_bytes
+from berth.units import GiB, parse_quantity, show_bytes
 
 _GPUS = re.compile(r"^(?P<count>\d+)(x(?P<size>[^x:]+))?(:(?P<rules>cuda|rpc))?$")
 MAX_CONTEXT = 1 << 24
 MAX_GPUS = 256
 USAGE = 2
 """The exit code when there is nothing to print: a source or a flag is wrong."""
+FIT_MARGIN = GiB
+"""What ``--fit on`` leaves free on each device (``--fit-target``)."""
 RUNTIME = LlamaCpp()
 
 
@@ -54,6 +56,8 @@ class Subject:
     host: Host
     unread: tuple[str, ...] = ()
     """Flags of the command line that are not known here."""
+    shrinks: bool = False
+    """Whether the engine takes less than it was asked for where less is free."""
 
     def estimate(self, settings: Settings) -> Estimate:
         """The estimate with these settings."""
@@ -136,7 +140,12 @@ def _fit(ctx: click.Context, options: dict[str, Any]) -> None:
         raise CommandError(
             "price the settings", wrong=str(err), todo="correct the flag or the field"
         ) from err
-    notes = (*found.notes, *_unread(subject), *_too_small(subject, found))
+    notes = (
+        *found.notes,
+        *_unread(subject),
+        *_assumed(subject, found),
+        *_too_small(subject, found),
+    )
     found = replace(found, notes=notes)
     largest = _largest(subject, options["memory"]) if options["memory"] else None
     if options["as_json"]:
@@ -184,6 +193,7 @@ def _subject(
         draft=read_kind(line.draft, "model", options) if line is not None and line.draft else None,
         host=Host(options["cpu"]),
         unread=line.unknown if line is not None else (),
+        shrinks=line is not None and line.fit == "on",
     )
 
 
@@ -285,6 +295,27 @@ def _unread(subject: Subject) -> list[str]:
     """What of the command line was not understood."""
     names = ", ".join(dict.fromkeys(subject.unread))
     return [f"not known here, and priced as if it moved no byte: {names}"] if names else []
+
+
+def _assumed(subject: Subject, found: Estimate) -> list[str]:
+    """What a command line leaves to llama-server, and what was priced in its place: all of it."""
+    settings = subject.settings
+    open_ = [
+        *(["the layers on devices"] if settings.n_gpu_layers == AUTO and subject.devices else []),
+        *(["the context"] if settings.context == 0 else []),
+    ]
+    if not subject.shrinks or not open_:
+        return []
+    sizes = {device.name: device.memory for device in subject.devices}
+    tight = [name for name, nbytes in found.devices if sizes[name] < nbytes + FIT_MARGIN]
+    if found.devices and not tight:
+        return []
+    where = f" on {', '.join(tight)}" if tight else ""
+    layers = "all layers, " if subject.devices else ""
+    return [
+        f"left to llama-server (--fit on): {' and '.join(open_)}; it shrinks them until {show_bytes(FIT_MARGIN)} is"
+        f" free{where}; priced are {layers}{found.tokens} tokens"
+    ]
 
 
 def _too_small(subject: Subject, found: Estimate) -> list[str]:

@@ -171,7 +171,7 @@ IDLE_VALUES = frozenset(
         "--cpu-mask", "--cpu-mask-batch", "--cpu-range", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch",
         "--defrag-thold", "-dt", "--draft-min", "--draft-n-min", "--draft-p-min", "--dry-allowed-length", "--dry-base",
         "--dry-multiplier", "--dry-penalty-last-n", "--dry-sequence-breaker", "--dynatemp-exp", "--dynatemp-range",
-        "-fit", "--fit", "-fitc", "--fit-ctx", "-fitp", "--fit-print", "-fitt", "--fit-target",
+        "-fitc", "--fit-ctx", "-fitp", "--fit-print", "-fitt", "--fit-target",
         "--frequency-penalty", "--grammar", "--grammar-file", "--host", "-j", "--json-schema", "--json-schema-file",
         "-jf", "--keep", "-l", "--log-colors", "--log-file", "--log-verbosity", "--logit-bias", "-lv", "--media-path",
         "--min-p", "--mirostat", "--mirostat-ent", "--mirostat-lr", "-n", "--n-predict", "--numa", "--path", "--poll",
@@ -199,6 +199,8 @@ class CommandLine:
     draft: str | None = None
     devices: tuple[str, ...] | None = None
     rpc: tuple[str, ...] = ()
+    fit: str = "on"
+    """Whether llama-server takes less than it was asked for where less is free; its default is that it does."""
     unknown: tuple[str, ...] = ()
 
 
@@ -206,6 +208,7 @@ _FILES = {
     "-m": "model", "--model": "model", "-mm": "projector", "--mmproj": "projector", "-md": "draft",
     "--model-draft": "draft", "--spec-draft-model": "draft", "--lora": "adapters", "--lora-scaled": "adapters",
     "-dev": "devices", "--device": "devices", "--rpc": "rpc",
+    "-fit": "fit", "--fit": "fit",
 }  # fmt: skip
 _BY_NAME = {name: (flag, True) for flag in FLAGS for name in flag.on} | {
     name: (flag, False) for flag in FLAGS for name in flag.off
