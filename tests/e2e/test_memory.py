@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from berth.estimator import Buffers, estimate
+from berth.estimator import Buffers, Settings, estimate
 from berth.facts import Facts
 from berth.headers.local import read_path
+from berth.runtimes.llamacpp import BUILD
 from berth.runtimes.llamacpp_flags import parse
 from cluster import images
 from estimator.engine_log import Logged, read_log
@@ -32,7 +33,7 @@ GRID = (
     "-c 4096 -np 3 -kvu -ctk q8_0 -ctv q8_0",
 )
 MODELS = (
-    "t-llama", "t-llama-q4km", "t-mixtral", "t-qwen3moe", "t-gemma2", "t-gemma3", "t-phi3", "t-gptoss", "t-deepseek2",
+    "t-llama", "t-llama-q4km", "t-mixtral", "t-qwen3moe", "t-gemma2", "t-gemma3", "t-gemma4", "t-phi3", "t-gptoss", "t-deepseek2",
     "t-mamba", "t-mamba2", "t-granitehybrid", "t-lfm2", "qwen3-0.6b-q8", "jamba", "qwen3next", "qwen35", "falconh1",
     "nemotronh", "gemma3n", "rwkv7", "llama4", "cohere2",
 )  # fmt: skip
@@ -107,7 +108,7 @@ def test_the_engine_allocates_what_was_estimated(engine: Engine, name: str) -> N
     for flags in GRID:
         if "q8_0" in flags and facts.architecture in {"mamba", "mamba2", "rwkv7"}:
             continue
-        found = estimate(facts, parse(flags.split()).settings)
+        found = estimate(facts, parse(flags.split(), base=Settings(build=BUILD)).settings)
         log, host = engine.log(path, flags.split()), found.buffers["CPU"]
         assert found.kinds.kv_cache / MiB == pytest.approx(log.total("KV"), abs=0.011 * 2), flags
         assert found.kinds.state / MiB == pytest.approx(log.total("RS"), abs=0.011), flags

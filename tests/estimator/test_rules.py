@@ -10,6 +10,8 @@ from berth.estimator import Device, Settings, estimate
 from berth.estimator.effective import effective
 from berth.estimator.shape import shape_of
 from berth.facts import Facts, TensorGroup
+from berth.runtimes.llamacpp import BUILD
+from berth.runtimes.llamacpp_flags import parse
 from estimator.models import facts, models
 
 MiB = 1 << 20
@@ -268,3 +270,29 @@ def test_sizes_in_force_hold_what_was_asked(
     assert sizes.context == sizes.cells * sizes.streams
     assert sizes.window_cells <= sizes.cells
     assert sizes.rows % slots == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "mib"),
+    [
+        ("-c 4096 -np 1", 10.90),
+        ("-c 4096 -np 1 -fa off", 47.90),
+        ("-c 8192 -np 4 --no-kv-unified -ub 128 -fa off", 6.85),
+        ("-c 4096 -np 3 -kvu -ctk q8_0 -ctv q8_0", 12.04),
+        ("-c 8192 -np 1 -ub 2048", 65.62),
+    ],
+)
+def test_gemma4_is_laid_out_as_the_build_that_is_known_does(flags: str, mib: float) -> None:
+    """What build 11669 logged on a file with these shapes; build 11434's are among the measured cases."""
+    asked = parse(flags.split(), base=Settings(build=BUILD)).settings
+    found = estimate(models()["t-gemma4"], asked).buffers["CPU"].compute / MiB
+    assert found == pytest.approx(mib, abs=0.006)
+    before = estimate(models()["t-gemma4"], replace(asked, build=0)).buffers["CPU"].compute / MiB
+    assert abs(before - found) > 0.05
+
+
+def test_an_embedding_that_is_mapped_twice_is_the_same_pages() -> None:
+    mapped = estimate(models()["t-gemma4"], Settings(parallel=1)).host
+    read = estimate(models()["t-gemma4"], Settings(parallel=1, load_mode="none")).host
+    table = next(one for one in models()["t-gemma4"].tensors if one.name == "token_embd.weight")
+    assert read.total - mapped.total == table.nbytes

@@ -29,7 +29,7 @@ from berth.estimator.result import Buffers, Estimate, HostNeeds, Kinds
 from berth.estimator.same import first_of
 from berth.estimator.settings import CPU, CPU_REPACK, Device, Host, Settings
 from berth.estimator.shape import Shape, shape_of
-from berth.estimator.weights import place_weights, weight_bytes
+from berth.estimator.weights import mapped_twice, place_weights, weight_bytes
 from berth.facts import Facts
 from berth.facts.ggml import QUANTISED
 from berth.units import Bytes, MiB
@@ -49,6 +49,8 @@ class _Priced:
     buffers: dict[str, Buffers]
     cache: dict[str, CacheBytes]
     window_cache: int
+    twice: int
+    """Bytes of the host's weights that are the same pages where the file is mapped."""
     exact: bool
 
 
@@ -129,7 +131,8 @@ def _priced(same: _Same, settings: Settings, devices: tuple[Device, ...], host: 
             weights.get(owner, 0), held.kv + held.state, compute.by_owner.get(owner, 0), output
         )
     window = _window_cache(shape, settings, sizes) if shape.window else 0
-    return _Priced(shape, settings, sizes, placing, buffers, cache, window, compute.exact)
+    twice = mapped_twice(sized)
+    return _Priced(shape, settings, sizes, placing, buffers, cache, window, twice, compute.exact)
 
 
 def _window_cache(shape: Shape, settings: Settings, sizes: Effective) -> int:
@@ -271,7 +274,7 @@ def _host(main: _Priced, buffers: Mapping[str, Buffers], files: _Files, outside:
     elsewhere = sum(one.model for owner, one in buffers.items() if owner != CPU)
     return HostNeeds(
         anonymous=anonymous + (0 if mapped else plain.model),
-        file=LIBRARIES + (plain.model if mapped else 0),
+        file=LIBRARIES + (plain.model - main.twice if mapped else 0),
         file_read_once=elsewhere if mapped else 0,
     )
 

@@ -56,6 +56,8 @@ class Settings:
     n_gpu_layers_draft: int = AUTO
     spec_types: tuple[str, ...] = ()
     draft_max: int = 3
+    build: int = 0
+    """The engine's build, for rules that changed; 0 is not known, and has those of 11434. It is no flag."""
 
     @property
     def slots(self) -> int:

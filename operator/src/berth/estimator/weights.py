@@ -26,6 +26,7 @@ ROPE = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
 """Small tables of which every device that uses one has its own."""
 OUTPUT_NORM_AS_INPUT = frozenset({"lfm2", "lfm2moe"})
 """Their output norm is stored under ``token_embd_norm``."""
+EMBEDDING = "token_embd.weight"
 REPACK_ROWS = 8
 
 
@@ -63,6 +64,12 @@ def weight_bytes(sized: list[Sized], placing: Placing) -> dict[str, int]:
             group.nbytes, group.kind, row, alignment
         )
     return sums
+
+
+def mapped_twice(sized: list[Sized]) -> int:
+    """Bytes of the host's weights that are there twice, and are the same pages where the file is mapped."""
+    tables = [one.group for one in sized if one.owner == CPU and one.group.name == EMBEDDING]
+    return sum(table.nbytes for table in tables[1:])
 
 
 def _host_repacks(placing: Placing, settings: Settings) -> bool:
@@ -155,7 +162,7 @@ def _tied(facts: Facts, shape: Shape, placing: Placing, repacks: frozenset[str])
     """The second copy of the token embedding that stands in for a missing output matrix."""
     if not facts.tied_embeddings or shape.architecture in arch.NO_OUTPUT:
         return
-    table = next((group for group in facts.tensors if group.name == "token_embd.weight"), None)
+    table = next((group for group in facts.tensors if group.name == EMBEDDING), None)
     if table is None:
         return
     owner = placing.override(table.name) or placing.output

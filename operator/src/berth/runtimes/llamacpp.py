@@ -35,7 +35,11 @@ DEFAULT_CHECKPOINTS = 4
 """Context checkpoints a slot. llama-server's own 32 are 5 GB for a Mamba-2 of 2.7B."""
 MOST_EXPERT_STEPS = 64
 
-BASE = Settings(parallel=1, kv_unified=False, cache_ram_mib=0, ctx_checkpoints=DEFAULT_CHECKPOINTS)
+BUILD = 11669
+"""llama-server's build in the runner image."""
+BASE = Settings(
+    parallel=1, kv_unified=False, cache_ram_mib=0, ctx_checkpoints=DEFAULT_CHECKPOINTS, build=BUILD
+)
 
 _KEYS = {
     "context": "contextLength",

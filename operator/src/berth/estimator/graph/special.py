@@ -97,13 +97,23 @@ def _absorbed(c: Context, layer: Layer, q: Node, low: Node, k_rope: Node, plain:
     return b.linear(c, x, "attn_output", number)
 
 
+LOOKED_UP_FIRST = 11669
+"""From this build on, at the latest, gemma4 looks up each layer's embeddings before the tokens' own."""
+
+
 def gemma4(c: Context) -> None:
     """gemma4: sliding layers of another width, late layers without a cache, embeddings for each layer."""
-    x = b.embed(c, scaled=True)
     width = c.number("embedding_length_per_layer_input")
-    extra = (
-        per_layer(c, x, width) if width and c.weight("per_layer_token_embd") is not None else None
-    )
+    if not width or c.weight("per_layer_token_embd") is None:
+        x, extra = b.embed(c, scaled=True), None
+    elif c.settings.build >= LOOKED_UP_FIRST:
+        given = looked_up(c, width)
+        c.expand(given)
+        x = b.embed(c, scaled=True)
+        extra = projected(c, x, like("scale", given), width)
+    else:
+        x = b.embed(c, scaled=True)
+        extra = per_layer(c, x, width)
     for layer in c.blocks():
         x = _gemma4_block(c, layer, x, extra, width)
     finish(c, Habit(last_inside=False, keep_hidden=True), x)
@@ -111,13 +121,28 @@ def gemma4(c: Context) -> None:
 
 def per_layer(c: Context, x: Node, width: int) -> Node:
     """The embeddings of every block, one after another."""
-    rows, count = c.batch.rows, c.shape.trunk
-    table, project = c.weight("per_layer_token_embd"), c.weight("per_layer_model_proj")
-    if table is None or project is None:
-        raise NoGraph("per_layer_model_proj")
-    tokens = c.input("per layer tokens", "I32", rows)
-    given = like("scale", reshape(get_rows(table, tokens), width, count, rows))
+    given = like("scale", looked_up(c, width))
     c.expand(given)
+    return projected(c, x, given, width)
+
+
+def looked_up(c: Context, width: int) -> Node:
+    """The tokens' rows of every block's embeddings."""
+    table = c.weight("per_layer_token_embd")
+    if table is None:
+        raise NoGraph("per_layer_token_embd")
+    rows = c.batch.rows
+    return reshape(
+        get_rows(table, c.input("per layer tokens", "I32", rows)), width, c.shape.trunk, rows
+    )
+
+
+def projected(c: Context, x: Node, given: Node, width: int) -> Node:
+    """What was looked up with what the tokens' own embeddings give for every block."""
+    rows, count = c.batch.rows, c.shape.trunk
+    project = c.weight("per_layer_model_proj")
+    if project is None:
+        raise NoGraph("per_layer_model_proj")
     made_of = reshape(like("scale", mul_mat(project, x)), width, count, rows)
     made_of = b.norm(made_of, c.weight("per_layer_proj_norm"))
     both = like("scale", like("add", made_of, given))
