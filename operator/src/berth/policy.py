@@ -53,6 +53,12 @@ def policy_of(residency: Residency | None, *, host_reserve: Bytes) -> Policy:
         autoload=tuple(spec.autoload),
         claims=Bytes(sum(bytes_of(claim.memory) for claim in spec.claims)),
         host_paths=tuple(spec.host_paths),
+        host_weights=_budget(spec.host_weights.budget),
+        drop_after_load=spec.host_weights.after_load == "Drop",
         trust=frozenset(spec.trust),
         env=tuple((variable.name, variable.value) for variable in spec.env),
     )
+
+
+def _budget(text: str) -> Bytes:
+    return Bytes(1 << 62) if text == "unlimited" else bytes_of(text)

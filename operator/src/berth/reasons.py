@@ -99,6 +99,10 @@ class Reason(StrEnum):
     # Of a hold.
     RELEASED = "Released"
     EXPIRED = "Expired"
+    # Of copies of weights in host memory.
+    COPIES_OVERCOMMITTED = "PinnedCopiesExceedBudget"
+    BUDGET_CUT = "BudgetAboveHostMemory"
+    COPIES_FIT = "CopiesFit"
     # Of a node's inventory.
     DEVICES_SEEN = "DevicesSeen"
     DRIVER_FAULT = "DriverFault"
@@ -115,6 +119,7 @@ class ConditionType(StrEnum):
     SWITCHING = "Switching"
     ROLLED_BACK = "RolledBack"
     HELD = "Held"
+    HOST_COPIES = "HostCopies"
     RELEASED = "Released"
     EXPIRED = "Expired"
     DEVICES_READ = "DevicesRead"

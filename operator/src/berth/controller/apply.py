@@ -25,6 +25,7 @@ from berth.controller.telling import Happening, Teller
 from berth.controller.variants import variant_of
 from berth.kube.client import ApiError, Kube, Object
 from berth.kube.refs import PODS, ref_of
+from berth.manifests.holder import HolderSettings
 from berth.manifests.objects import demand as demand_body
 from berth.manifests.objects import runner as runner_body
 from berth.manifests.pod import PodSettings, runner_pod
@@ -87,6 +88,7 @@ class Hands:
     clock: Callable[[], float]
     leads: Callable[[], bool]
     pod_settings: PodSettings
+    holders: HolderSettings = field(default_factory=HolderSettings)
 
 
 class Application:

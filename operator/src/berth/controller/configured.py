@@ -3,6 +3,7 @@
 from berth.controller.observe import Frame
 from berth.controller.observe_models import Defaults
 from berth.controller.pricing import PriceSettings
+from berth.manifests.holder import HolderSettings
 from berth.manifests.pod import PodSettings
 from berth.settings import Settings
 
@@ -36,6 +37,15 @@ def pod_settings(settings: Settings) -> PodSettings:
         log_level=settings.text("LOG_LEVEL"),
         quiet_s=settings.seconds("DRAIN_QUIET"),
         session_limit=settings.bytes("SESSION_LIMIT"),
+    )
+
+
+def holder_settings(settings: Settings) -> HolderSettings:
+    """What every pod that holds a copy of weights shares."""
+    return HolderSettings(
+        namespace=settings.text("NAMESPACE"),
+        image=settings.text("IMAGE_OPERATOR"),
+        store_root=settings.text("STORE_ROOT"),
     )
 
 

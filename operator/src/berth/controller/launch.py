@@ -119,7 +119,10 @@ def wire_claim(
     indexes = {device.uuid: device.index for device in node.devices} if node else {}
     return WireClaim(
         host=decision.claim.host,
-        host_file_pages=min(variant.host_file_pages, decision.claim.host),
+        # What copies on the node hold is not in the claim, and none of this pod's to charge.
+        host_file_pages=max(
+            0, variant.host_file_pages - (decision.need.host - decision.claim.host)
+        ),
         devices=[
             DeviceClaim(device=uuid, index=indexes.get(uuid, 0), memory=size)
             for uuid, size in _merged(decision.claim).items()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from berth.api.demand import Demand
 from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
 from berth.controller.dump import BugKeeper
+from berth.controller.holding import Holding
 from berth.controller.launch import Stamp
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Observation, Remembered, observe
@@ -127,16 +128,18 @@ class Passes:
         finally:
             self._count(application, now)
         await sweep_pods(hands)
+        copies = await Holding(hands, self.remembered.copies).run(seen.state, plan)
         await self._clear_dead_gateways(now)
-        after = await self._publish(hands, seen, plan, now)
+        after = await self._publish(hands, Pass(seen, plan, now, copies.warnings))
         self.metrics.applied(done)
         self.metrics.written(after.written)
+        self.metrics.copied(self.remembered.copies.tally, seen.state.nodes)
         self.metrics.saw(seen.state.runners, len(seen.models))
         self.remembered.sightings.forget_untouched()
         return "done", self._until_next(plan, seen, now)
 
-    async def _publish(self, hands: Hands, seen: Observation, plan: Plan, now: float) -> Publisher:
-        publisher = Publisher(hands, self.remembered, Pass(seen, plan, now))
+    async def _publish(self, hands: Hands, one: Pass) -> Publisher:
+        publisher = Publisher(hands, self.remembered, one)
         await publisher.run()
         return publisher
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from berth.controller.apply import Hands
-from berth.controller.configured import frame_of, pod_settings, price_settings
+from berth.controller.configured import frame_of, holder_settings, pod_settings, price_settings
 from berth.controller.health import Pulse, serve_health
 from berth.controller.history import History
 from berth.controller.launch import Stamp
@@ -182,6 +182,7 @@ class Controller:
             clock=time.time,
             leads=leadership.holds,
             pod_settings=pod_settings(settings),
+            holders=holder_settings(settings),
         )
 
     def _desk(self, kube: Kube, store: Store, bell: Bell) -> PriceDesk:

@@ -1,12 +1,13 @@
 """Which figures does the controller offer to Prometheus?"""
 
-from collections import Counter as Tally
+from collections import Counter as Counts
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from berth.controller.apply import Applied
+from berth.controller.copies import Tally
 from berth.controller.publish import Written
-from berth.planner.state import Runner, Stage
+from berth.planner.state import Node, Runner, Stage
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -34,6 +35,22 @@ class Metrics:
             "berth_refusals", "Refusals told, by reason", ["reason"], registry=self.registry
         )
         self._writes = Counter("berth_status_writes", "Statuses written", registry=self.registry)
+        self._host_hits = Counter(
+            "berth_host_copy_hits",
+            "Loads whose weights were all in host memory",
+            registry=self.registry,
+        )
+        self._host_misses = Counter(
+            "berth_host_copy_misses",
+            "Loads that read the disk on a node with a budget for copies",
+            registry=self.registry,
+        )
+        self._host_evictions = Counter(
+            "berth_host_copy_evictions", "Copies dropped from host memory", registry=self.registry
+        )
+        self._host_bytes = Gauge(
+            "berth_host_copy_bytes", "Weights held in host memory", registry=self.registry
+        )
         self._leader = Gauge("berth_leader", "1 while this process leads", registry=self.registry)
         self._models = Gauge("berth_models", "Models declared", registry=self.registry)
 
@@ -55,8 +72,15 @@ class Metrics:
         for refusal in written.refusals:
             self._refusals.labels(str(refusal.reason)).inc()
 
+    def copied(self, tally: Tally, nodes: tuple[Node, ...]) -> None:
+        self._host_hits.inc(tally.hits)
+        self._host_misses.inc(tally.misses)
+        self._host_evictions.inc(tally.evictions)
+        ready = (copy.size for node in nodes for copy in node.copies if copy.ready)
+        self._host_bytes.set(sum(ready))
+
     def saw(self, runners: tuple[Runner, ...], models: int) -> None:
-        counts = Tally(runner.stage for runner in runners)
+        counts = Counts(runner.stage for runner in runners)
         for stage in Stage:
             self._runners.labels(str(stage)).set(counts[stage])
         self._models.set(models)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from berth.api.model import Model as ModelObject
 from berth.api.runner import RunnerSpec
+from berth.controller.copies import Shelf, with_copies
 from berth.controller.history import History
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
@@ -28,6 +29,7 @@ class Remembered:
     sightings: Sightings = field(default_factory=Sightings)
     returning: Returning = field(default_factory=Returning)
     rollouts: Rollouts = field(default_factory=Rollouts)
+    copies: Shelf = field(default_factory=Shelf)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         if _count_failure(entry, standings.get(entry.model_key), history, now)
     )
     _remember(runners, history, now)
-    nodes = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
+    bare = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
+    nodes = with_copies(bare, store.pods)
     remembered.returning.note(runners, nodes, now)
     state = State(
         now=now,

@@ -79,6 +79,7 @@ def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
         node_selector=spec.node_selector,
         tolerations=tuple(_toleration(t) for t in spec.tolerations),
         files=_to_fetch(priced),
+        keeps_host=spec.residency == "Host",
         settings_hash=priced.settings_hash,
         profile=f"{model.metadata.namespace}/{spec.profile}" if spec.profile else "",
         load_seconds=_median(status.load_seconds),

@@ -227,6 +227,7 @@ class _Bench:
             gpus=tuple(size for _, size in estimate.devices) if way.devices else (),
             sure=estimate.sure,
             text=estimate.sentence,
+            file_pages=Bytes(variant.host_file_pages),
             variant=way.name,
         )
         return _Offer(job.hardware, way, variant, need, job.fields)

@@ -48,6 +48,8 @@ class Pass:
     seen: Observation
     plan: Plan
     now: float
+    copies: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
+    """What is to be warned of about copies in host memory, by Residency."""
 
 
 @dataclass
@@ -211,7 +213,10 @@ class Publisher:
     def _residencies(self) -> Iterator[Coroutine[None, None, None]]:
         store, now = self._hands.store, self._pass.now
         for residency in list(store.residencies):
-            after = residency_status(residency, self._pass.seen.state, self._pass.plan, now)
+            one, name = self._pass, residency.metadata.name
+            after = residency_status(
+                residency, one.seen.state, one.plan, now, warning=one.copies.get(name)
+            )
             if self._too_soon(residency, after):
                 continue
             yield self._write(store.residencies, residency, residency.status, after)

@@ -31,7 +31,14 @@ def profile_status(profile: Profile, models: int, now: float) -> ProfileStatus:
     return ProfileStatus(observed_generation=generation, conditions=sheet.said(), models=models)
 
 
-def residency_status(residency: Residency, state: State, plan: Plan, now: float) -> ResidencyStatus:
+def residency_status(
+    residency: Residency,
+    state: State,
+    plan: Plan,
+    now: float,
+    *,
+    warning: tuple[Reason, str] | None = None,
+) -> ResidencyStatus:
     """The plan in short: totals, the largest runners, the latest refusals of those who tried here."""
     name, generation = residency.metadata.name, residency.metadata.generation
     nodes = [node for node in state.nodes if node.policy.name == name]
@@ -39,6 +46,10 @@ def residency_status(residency: Residency, state: State, plan: Plan, now: float)
     runners = [runner for runner in state.runners if runner.node in names]
     sheet = ConditionSheet(residency.status.conditions, generation=generation, now=now)
     sheet.put(ConditionType.ACCEPTED, "True", Reason.ACCEPTED)
+    if warning is not None:
+        sheet.put(ConditionType.HOST_COPIES, "False", *warning)
+    elif any(node.policy.host_weights for node in nodes):
+        sheet.put(ConditionType.HOST_COPIES, "True", Reason.COPIES_FIT)
     return ResidencyStatus(
         observed_generation=generation,
         conditions=sheet.said(),

@@ -18,6 +18,7 @@ from berth.api.meta import (
     LABEL_RUNNER_UID,
 )
 from berth.api.runner import Claim
+from berth.manifests.holder import ANNOTATION_SIZE, LABEL_HOLDS
 from berth.planner.state import Taint
 from berth.units import Bytes, parse_quantity
 
@@ -43,6 +44,14 @@ class Inspects:
     model_uid: str
     source_hash: str
     spec_hash: str
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Which file a pod keeps in its node's memory."""
+
+    sha256: str
+    size: Bytes
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ class PodView:
     """Names of the PersistentVolumeClaims that it mounts."""
     inspects: Inspects | None = None
     """Of a pod that looks at the files of a claim."""
+    holds: Holds | None = None
+    """Of a pod that holds a copy of weights."""
 
     @property
     def key(self) -> str:
@@ -140,6 +151,8 @@ def pod_view(obj: Object) -> PodView:
         view |= _runner_fields(meta, labels, spec, status) | _progress(spec, status)
     elif labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_INSPECTS):
         view |= _progress(spec, status) | {"inspects": _inspects(meta)}
+    elif labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_HOLDS):
+        view |= {"holds": _holds(meta), "node": spec.get("nodeName") or _wanted_node(spec)}
     return PodView(**view)
 
 
@@ -161,6 +174,14 @@ def _inspects(meta: Object) -> Inspects:
         source_hash=annotations.get(ANNOTATION_SOURCE_HASH) or "",
         spec_hash=annotations.get(ANNOTATION_SPEC_HASH) or "",
     )
+
+
+def _holds(meta: Object) -> Holds | None:
+    annotations = meta.get("annotations") or {}
+    size = annotations.get(ANNOTATION_SIZE) or ""
+    if not size.isdigit():
+        return None
+    return Holds(annotations.get(LABEL_HOLDS) or "", Bytes(int(size)))
 
 
 def _mounted_claims(spec: Object) -> tuple[str, ...]:

@@ -107,7 +107,10 @@ def host_room(node: Node, runners: Iterable[Runner]) -> Room:
         capacity=node.capacity,
         reserve=host_reserve(node),
         used_live=Bytes(max(0, node.capacity - node.available + node.warm)),
-        entries=[entry_of(runner, HOST, *shared) for runner in runners],
+        entries=[
+            *(entry_of(runner, HOST, *shared) for runner in runners),
+            *(Entry(copy.claim, copy.size if copy.ready else Bytes(0)) for copy in node.copies),
+        ],
         claims=node.policy.claims,
         claims_used=node.policy.claims_used,
     )

@@ -8,10 +8,12 @@ from berth.planner.actions import PlaceNo
 from berth.planner.amounts import ALLOCATABLE, NodeBook
 from berth.planner.arithmetic import is_unified
 from berth.planner.book import Book, is_listed
+from berth.planner.copies import carried
 from berth.planner.state import HOST, Claim, Device, Need, Node, Taint, Toleration
 from berth.planner.turns import refuse_autoload
 from berth.planner.wishes import Wish
 from berth.reasons import Reason
+from berth.units import Bytes
 
 MAX_DEVICE_SETS = 128
 """Sets of devices tried on one node: 8 devices, 4 at a time, are 70."""
@@ -39,12 +41,16 @@ class Candidate:
     devices: tuple[str, ...]
     need: Need
     variant: int
+    carried: Bytes = Bytes(0)
+    """File pages that copies on the node hold already: it is not charged for them again."""
 
 
 def claim_of(candidate: Candidate) -> Claim:
     """What a runner there claims."""
     need = candidate.need
-    return Claim(need.host, tuple(zip(candidate.devices, need.gpus, strict=True)))
+    return Claim(
+        Bytes(need.host - candidate.carried), tuple(zip(candidate.devices, need.gpus, strict=True))
+    )
 
 
 # Each rule says why a node is out of the question for a wish, or nothing. The first that speaks wins.
@@ -239,7 +245,8 @@ def gpu_candidates(book: Book, node: Node, wish: Wish) -> Iterator[Candidate]:
                     continue
                 order = _matched(place, chosen, need)
                 if order is not None:
-                    yield Candidate(node.name, order, need, variant)
+                    kept = carried(node, wish.model, need.file_pages)
+                    yield Candidate(node.name, order, need, variant, kept)
                     break
 
 
@@ -267,7 +274,8 @@ def cpu_candidates(node: Node, wish: Wish) -> Iterator[Candidate]:
         return
     for variant, need in enumerate(wish.model.needs):
         if not need.gpus:
-            yield Candidate(node.name, (), need, variant)
+            kept = carried(node, wish.model, need.file_pages)
+            yield Candidate(node.name, (), need, variant, kept)
             return
 
 

@@ -54,6 +54,18 @@ class KeptDevices:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """One file's weights, held in a node's memory by a pod of Berth's own: an entry in the ledger."""
+
+    sha256: str
+    size: Bytes
+    claim: Bytes
+    """What its pod may hold at most."""
+    ready: bool = False
+    """Every page is there and locked."""
+
+
+@dataclass(frozen=True)
 class Policy:
     """What the Residency that governs a node says; defaults are the cluster's."""
 
@@ -76,6 +88,10 @@ class Policy:
     """Host memory set aside for programs outside Berth."""
     claims_used: Bytes = Bytes(0)
     host_paths: tuple[str, ...] = ()
+    host_weights: Bytes = Bytes(0)
+    """Host memory for copies of weights; what is unlimited is 1 << 62."""
+    drop_after_load: bool = False
+    """A model that is up on a GPU gives its copy back until it is unloaded."""
     trust: frozenset[str] = frozenset()
     """Kinds of a profile's own code (a command, steps before the start, …) that may run here."""
     env: tuple[tuple[str, str], ...] = ()
@@ -128,6 +144,7 @@ class Node:
     held_by: str = ""
     """Name of the Hold that has taken it."""
     cpus: int = 0
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,8 @@ class Need:
     gpus: tuple[Bytes, ...] = ()
     sure: bool = True
     text: str = ""
+    file_pages: Bytes = Bytes(0)
+    """The part of ``host`` that is pages of the files, mapped: copies on a node may hold them."""
     variant: str = ""
     """How the runtime is to be told (for example ``n_cpu_moe=12``); opaque to the planner."""
 
@@ -251,6 +270,8 @@ class Model:
     min_replicas: int = 0
     max_replicas: int = 1
     pinned: bool = False
+    keeps_host: bool = False
+    """Its weights stay in host memory (``residency: Host``)."""
     pin_to: tuple[str, ...] = ()
     per_device: bool = False
     """A runner on every device that it may use, instead of a number of them."""
