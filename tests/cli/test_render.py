@@ -78,7 +78,7 @@ def test_files_that_are_fetched_do_not_lie_where_a_local_copy_does(berth, file, 
     args = ("render", "-f", path, "--weights", str(tmp_path / "m.gguf"), "--json")
     runner, pod = json.loads(berth(*args).stdout)
     assert runner["spec"]["files"][0]["url"] == ""
-    assert pod["spec"]["volumes"][0]["hostPath"]["path"] == f"/var/lib/berth/runners/{NO_UID}"
+    assert pod["spec"]["volumes"][0]["csi"]["volumeAttributes"] == {"volume": "weights"}
 
 
 @pytest.mark.parametrize(
