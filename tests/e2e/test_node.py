@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from berth.agent.cgroups import Cgroups
 from cluster import mounts
+from cluster.release import NAMESPACE
 from e2e.installed import FILE, REPO, TINY_FILE, TINY_REPO, Installed, chat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -177,6 +179,64 @@ class TestSessions:
         await asyncio.to_thread(
             berth.wait, "its sessions are gone", lambda: not saved_files(berth), 90
         )
+
+
+@pytest.fixture
+def copied(berth: Installed) -> Iterator[str]:
+    """A model whose weights stay in the node's memory, on a node with a budget for it."""
+    plane = berth.cluster.plane
+    policy = berth.get("residency", "everywhere")
+    spec = {**policy["spec"], "hostWeights": {"budget": "1Gi"}}
+    plane.apply({**BASE, "kind": "Residency", "metadata": {"name": "everywhere"}, "spec": spec})
+    yield berth.model("copied")
+    berth.delete("copied")
+    spec["hostWeights"] = {"budget": "0"}
+    plane.apply({**BASE, "kind": "Residency", "metadata": {"name": "everywhere"}, "spec": spec})
+    berth.wait("no copy is left", lambda: not holders(berth), 90)
+
+
+BASE = {"apiVersion": "berth.dev/v1alpha1"}
+
+
+def holders(berth: Installed) -> list[dict[str, Any]]:
+    return berth.every("pods", NAMESPACE, "berth.dev/holds")
+
+
+def file_bytes(pod: dict[str, Any]) -> int:
+    """File pages that are charged to a pod, as its memory cgroup tells."""
+    figures = Cgroups(Path("/sys/fs/cgroup")).figures(pod["metadata"]["uid"])
+    return int(figures.file) if figures else 0
+
+
+class TestCopies:
+    async def test_a_reload_maps_the_copy_and_is_not_charged_for_it(
+        self, berth: Installed, copied: str
+    ) -> None:
+        assert (await berth.ask(copied)).status_code == 200
+        alone = berth.every("runners")[0]["spec"]["claim"]
+        size = int(alone["hostFilePages"])
+        berth.kubectl("annotate", "model", copied, "berth.dev/unload-requested=1")
+        await asyncio.to_thread(
+            berth.wait, "its weights are copied", lambda: any(map(is_ready, holders(berth))), 120
+        )
+        (holder,) = holders(berth)
+        locked = file_bytes(holder)
+        assert (await berth.ask(copied)).status_code == 200
+        beside = berth.every("runners")[0]["spec"]["claim"]
+        pod = berth.get("pod", berth.runner_pods(copied)[0])
+        mapped = file_bytes(pod)
+        print(
+            f"claim {alone['host'] >> 20} MiB alone, {beside['host'] >> 20} MiB beside the copy; file "
+            f"pages charged: {locked >> 20} MiB to the holder, {mapped >> 20} MiB to the runner"
+        )
+        assert (beside["host"], beside["hostFilePages"]) == (alone["host"] - size, 0)
+        assert locked >= size > 100 << 20
+        assert mapped < size / 10
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def events(berth: Installed) -> str:

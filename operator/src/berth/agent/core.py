@@ -158,7 +158,7 @@ class Agent:
         strays = await self.occupants.measure()
         sample = await self.site.live.sample()
         away = await self.occupants.away(sample)
-        node = node_now(self.node, sample, self.policy())
+        node = node_now(self.node, sample, self.policy(), self.occupants.copies())
         names = await self._strangers(sample)
         self._show(sample)
         return lambda: Ground(

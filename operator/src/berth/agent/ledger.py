@@ -8,12 +8,12 @@ from berth.agent.pods import Pod
 from berth.agent.runners import RunnerWork
 from berth.api import runner as api
 from berth.api.meta import moment_of
-from berth.planner.state import HOST, Claim, Device, Node, Policy, Runner, Stage
+from berth.planner.state import HOST, Claim, Copy, Device, Node, Policy, Runner, Stage
 from berth.policy import code_of
 from berth.units import Bytes
 
 
-def node_now(name: str, sample: Sample, policy: Policy) -> Node:
+def node_now(name: str, sample: Sample, policy: Policy, copies: tuple[Copy, ...] = ()) -> Node:
     """The node as admission sees it."""
     return Node(
         name=name,
@@ -21,6 +21,7 @@ def node_now(name: str, sample: Sample, policy: Policy) -> Node:
         available=sample.memory.available,
         devices=tuple(device_now(gpu) for gpu in sample.gpus.gpus),
         policy=policy,
+        copies=copies,
     )
 
 

@@ -12,7 +12,7 @@ from berth.agent.returning import Leaver, still_away
 from berth.agent.runners import RunnerWork
 from berth.agent.site import Site
 from berth.api import runner as api
-from berth.planner.state import Policy
+from berth.planner.state import Copy, Policy
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ class Occupants:
         self._site = site
         self._works: dict[str, RunnerWork] = {}
         self._pods: dict[str, Pod] = {}
+        self._copies: dict[str, Copy] = {}
         self._held: dict[str, Measured] = {}
         """By pod uid: what pods without a Runner held."""
         self._leavers: list[Leaver] = []
@@ -62,6 +63,10 @@ class Occupants:
             work.start()
 
     def pod_changed(self, key: str, pod: Pod | None) -> None:
+        self._copies.pop(key, None)
+        if pod is not None and pod.copy is not None:
+            self._copies[key] = pod.copy
+            return
         before = self._pods.pop(key, None)
         if pod is not None:
             self._pods[key] = pod
@@ -110,6 +115,10 @@ class Occupants:
             if uid not in needed:
                 log.info("files of runner %s released", uid)
                 self._site.files.release(uid)
+
+    def copies(self) -> tuple[Copy, ...]:
+        """Weights that pods hold in memory here."""
+        return tuple(self._copies.values())
 
     def pod_uids(self) -> frozenset[str]:
         """Uids of Berth's pods here."""

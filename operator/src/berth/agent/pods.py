@@ -8,6 +8,9 @@ from pydantic import ValidationError
 
 from berth.api.meta import ANNOTATION_CLAIM, LABEL_MANAGED, LABEL_RUNNER_UID
 from berth.api.runner import Claim
+from berth.manifests.holder import ANNOTATION_SIZE, LABEL_HOLDS, holder_claim
+from berth.planner.state import Copy
+from berth.units import Bytes
 
 Object = dict[str, Any]
 SELECTOR = f"{LABEL_MANAGED}=berth"
@@ -26,14 +29,17 @@ class Pod:
     ended: bool = False
     deleting: bool = False
     claim: Claim | None = None
+    copy: Copy | None = None
+    """Of a pod that holds weights in memory, and is no runner's."""
 
 
 def read_pod(obj: Object) -> Pod | None:
-    """None for a pod that is no runner's, or not on a node yet."""
+    """None for a pod that is neither a runner's nor holds a copy of weights, or not on a node yet."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     runner_uid = (meta.get("labels") or {}).get(LABEL_RUNNER_UID, "")
     node = spec.get("nodeName") or ""
-    if not runner_uid or not node:
+    copy = _copy(meta, status)
+    if not node or not (runner_uid or copy):
         return None
     return Pod(
         uid=meta["uid"],
@@ -45,7 +51,20 @@ def read_pod(obj: Object) -> Pod | None:
         ended=status.get("phase") in ("Failed", "Succeeded"),
         deleting=bool(meta.get("deletionTimestamp")),
         claim=_claim((meta.get("annotations") or {}).get(ANNOTATION_CLAIM)),
+        copy=copy,
     )
+
+
+def _copy(meta: Object, status: Object) -> Copy | None:
+    annotations = meta.get("annotations") or {}
+    size, sha256 = annotations.get(ANNOTATION_SIZE) or "", annotations.get(LABEL_HOLDS) or ""
+    if not size.isdigit() or not sha256 or status.get("phase") in ("Failed", "Succeeded"):
+        return None
+    ready = any(
+        c.get("type") == "Ready" and c.get("status") == "True"
+        for c in status.get("conditions") or ()
+    )
+    return Copy(sha256, Bytes(int(size)), holder_claim(int(size)), ready)
 
 
 def _claim(text: str | None) -> Claim | None:
