@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.places import NAMESPACE, RUNNERS
+from agent.places import NAMESPACE, NODE, RUNNERS
 from agent.world import BUSY, IDLE, World
 from berth.agent.core import Agent
 from berth.agent.fetch_errors import HashMismatchError
@@ -444,6 +444,31 @@ async def test_the_guard_ends_the_load_under_way_on_a_unified_board(world: World
         await world.until(lambda: world.node.killed, "the guard acts")
         assert world.node.killed == [loading]
         await world.until(lambda: world.inventory().guard_kills == 1, "it is counted")
+
+
+async def test_weights_that_a_pod_holds_in_memory_are_nobody_elses(world: World):
+    """One that is being read counts with its whole claim, before its bytes are in use."""
+    world.node.memory_total = 64 * GiB
+    size = 40 * GiB
+    world.kube.put(
+        PODS,
+        {
+            "metadata": {
+                "name": "berth-holds-a",
+                "namespace": "berth-system",
+                "uid": "pod-a",
+                "labels": {"app.kubernetes.io/managed-by": "berth", "berth.dev/holds": "a" * 63},
+                "annotations": {"berth.dev/holds": "a" * 64, "berth.dev/holds-bytes": str(size)},
+            },
+            "spec": {"nodeName": NODE},
+            "status": {"phase": "Running"},
+        },
+    )
+    world.runner(claim={"host": 30 * GiB})
+    async with world.agent():
+        await world.until(lambda: world.status().admission, "a decision")
+        refused = world.status().admission
+    assert (refused.state, refused.reason) == ("Refused", "HostMemory")
 
 
 def fetch_state(world: World) -> str | None:

@@ -1,6 +1,7 @@
 """Policy, journal, host paths, what has gone, measurement, and the health port."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,10 @@ from prometheus_client import CollectorRegistry, Counter
 from berth.agent.cgroups import PodFigures
 from berth.agent.engines import find_engines
 from berth.agent.gpus import Gpu, GpuProcess, GpuSample
-from berth.agent.guard import must_act, victim
-from berth.agent.host import HostMemory, Process
+from berth.agent.guard import Orders, victim
+from berth.agent.host import HostMemory, MemInfo, Process
 from berth.agent.journal import Journal
+from berth.agent.lastbusy import LastBusy
 from berth.agent.live import Measured, Sample, measured
 from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.paths import Paths, path_of, resolve
@@ -268,40 +270,75 @@ def test_computing_is_told_by_processor_time():
 # -- guard -------------------------------------------------------------------------------------
 
 
-def loading(name: str, held: int, *, up: bool = False, pod: bool = True) -> SimpleNamespace:
-    """As much of a RunnerWork as the guard looks at."""
+def work(name: str, held: int = 0, *, up: bool = False, pod: bool = True, busy: int = 0):
+    """As much of a RunnerWork as the guard looks at; its Model's uid is ``m-NAME``."""
     return SimpleNamespace(
-        name=name,
+        uid=name,
         pod="pod" if pod else None,
         stage=Stage.UP if up else Stage.STARTING,
-        seen=SimpleNamespace(held=Measured(host=Bytes(held))),
+        seen=SimpleNamespace(held=Measured(host=Bytes(held)), pulse=SimpleNamespace(busy=busy)),
+        runner=SimpleNamespace(spec=SimpleNamespace(model_ref=SimpleNamespace(uid=f"m-{name}"))),
     )
 
 
+EVICT = Orders(Bytes(10), evicts_idle=True, pinned=frozenset({"m-pinned"}))
+LAST = {"early": 1.0, "late": 2.0, "pinned": 0.5, "busy": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("works", "want"),
+    ("works", "orders", "want"),
     [
-        pytest.param([], None, id="nobody"),
-        pytest.param([loading("up", 9, up=True)], None, id="what is up stays"),
-        pytest.param([loading("none", 9, pod=False)], None, id="nothing runs of it"),
+        pytest.param([], EVICT, None, id="nobody"),
+        pytest.param([work("up", 9, up=True)], Orders(Bytes(10)), None, id="what is up stays"),
+        pytest.param([work("none", 9, pod=False)], EVICT, None, id="nothing runs of it"),
+        pytest.param([work("a", 1), work("b", 9), work("c", 3)], EVICT, "b", id="the largest load"),
         pytest.param(
-            [loading("a", 1), loading("b", 9), loading("c", 3)], "b", id="the largest load"
+            [work("early", up=True), work("load", 1)], EVICT, "load", id="a load before the idle"
+        ),
+        pytest.param(
+            [work("late", up=True), work("early", up=True), work("busy", up=True, busy=1)],
+            EVICT,
+            "early",
+            id="EvictIdle: who was busy longest ago, and nobody who is",
+        ),
+        pytest.param(
+            [work("pinned", up=True), work("late", up=True)], EVICT, "late", id="pinned ones stay"
+        ),
+        pytest.param(
+            [work("late", up=True), work("never", up=True)],
+            EVICT,
+            "never",
+            id="who has never worked comes first",
         ),
     ],
 )
-def test_whom_the_guard_ends(works, want):
-    found = victim(works)
-    assert (found.name if found else None) == want
+def test_whom_the_guard_ends(works, orders, want):
+    found = victim(works, orders, LAST)
+    assert (found.uid if found else None) == want
 
 
-@pytest.mark.parametrize(
-    ("unified", "available", "want"),
-    [(True, 9, True), (True, 10, False), (False, 0, False)],
-)
-def test_when_the_guard_acts(unified: bool, available: int, want: bool):
-    gpu = Gpu("G", 0, unified=unified)
-    found = Sample(HostMemory(Bytes(99), Bytes(available)), GpuSample((gpu,)), at=0.0)
-    assert must_act(found, Bytes(10)) is want
+def test_the_order_of_use_outlives_the_agent(tmp_path):
+    before = LastBusy(tmp_path / "journal" / "last-busy.json")
+    before.note("a", 100.0)
+    before.note("a", 110.0)
+    before.note("b", 200.0)
+    after = LastBusy(tmp_path / "journal" / "last-busy.json")
+    assert after.moments == {"a": 110.0, "b": 200.0}
+    after.keep_only(["b"])
+    assert after.moments == {"b": 200.0}
+
+
+def test_a_look_at_the_memory_takes_no_memory():
+    gauge = MemInfo(Path("/proc/meminfo"))
+    assert gauge.available() > 0
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            gauge.available()
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (held < 2048, peak < 4096) == (True, True), (held, peak)
 
 
 # -- health port -------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from typing import Any
 from agent.places import INVENTORIES, NAMESPACE, NODE, RUNNERS
 from berth.agent.core import Agent
 from berth.agent.health import Look
+from berth.agent.host import Host
 from berth.agent.probe import HttpProbe, Probe, Target
 from berth.agent.site import Timing
 from berth.api.inventory import NodeInventory
 from berth.api.meta import ANNOTATION_CLAIM, LABEL_MANAGED, LABEL_RUNNER_UID
+from berth.api.residency import Residency
 from berth.api.runner import AgentStatus
-from berth.kube.refs import NODES, PODS
+from berth.kube.refs import EVENTS, NODES, PODS, ref_of
 from berth.settings import Settings
 from fakes.kube import FakeKube
 from fakes.node import FakeFiles, FakeNode
@@ -53,6 +55,8 @@ class World:
     files: FakeFiles = field(default_factory=FakeFiles)
     probe: FakeProbe = field(default_factory=FakeProbe)
     timing: Timing = FAST
+    host: Host | None = None
+    """In the place of the fake node's, where a test has a real one."""
     settings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,7 +68,7 @@ class World:
         agent = Agent(
             node=NODE,
             kube=self.kube,  # type: ignore[arg-type]
-            host=self.node,
+            host=self.host or self.node,
             gpus=self.node,
             files=self.files,
             settings=Settings(self.settings),
@@ -101,6 +105,15 @@ class World:
         obj = runner_object(name, **spec)
         self.kube.put(RUNNERS, obj)
         return obj["metadata"]["uid"]
+
+    def policy(self, **spec: Any) -> None:
+        """A Residency for every node."""
+        self.kube.put(ref_of(Residency), {"metadata": {"name": "all", "uid": "all"}, "spec": spec})
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        """The Events that the agent wrote for this reason."""
+        written = (o for (plural, *_), o in self.kube.objects.items() if plural == EVENTS.plural)
+        return [event for event in written if event["reason"] == reason]
 
     def edit(self, name: str, **spec: Any) -> None:
         self.kube.change(RUNNERS, name, NAMESPACE, lambda obj: obj["spec"].update(spec))

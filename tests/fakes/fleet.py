@@ -55,6 +55,9 @@ class FakeHost:
         self._pods = pods
         self.foreign = 0
 
+    def available(self) -> int:
+        return self.memory().available
+
     def memory(self) -> HostMemory:
         used = sum(_claim(p.pod).get("host", 0) for p in self._pods())
         free = self._total - BASE_USED - used - self.foreign
@@ -144,6 +147,9 @@ class FakeFiles:
 
     def lend(self, loan: Loan) -> None:
         """Fake pods mount nothing."""
+
+    async def trim(self) -> None:
+        """There is no budget."""
 
     def sweep_sessions(self, models: Collection[str], now: float) -> None:
         """None are saved."""

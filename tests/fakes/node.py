@@ -78,6 +78,9 @@ class FakeNode:
 
     # -- Host ----------------------------------------------------------------------------------
 
+    def available(self) -> int:
+        return self.memory().available
+
     def memory(self) -> HostMemory:
         shared = {gpu.uuid for gpu in self.devices if not gpu.total}
         used = self.foreign + sum(pod.host for pod in self.pods.values())
@@ -171,6 +174,9 @@ class FakeFiles:
 
     def lend(self, loan: Loan) -> None:
         self.loans[loan.runner] = loan
+
+    async def trim(self) -> None:
+        """There is no budget."""
 
     def sweep_sessions(self, models: Collection[str], now: float) -> None:
         """None are saved."""

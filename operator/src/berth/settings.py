@@ -75,6 +75,7 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("PROC_ROOT", "/proc", "text", "agent", "where the host's proc file system is mounted", "the agent shares the host's process ids"),
     Setting("CGROUP_ROOT", "/sys/fs/cgroup", "text", "agent", "where the host's cgroups are mounted", "as on the host; the chart mounts it there"),
     Setting("HOST_ROOT", "", "text", "agent", "prefix below which host paths that Models name are mounted", "empty: at their own places"),
+    Setting("DISK_BUDGET", "0", "bytes", "agent", "disk that fetched files may take on a node; what no runner uses goes beyond it, least recently used first; 0: as much as DISK_RESERVE leaves", "a disk of its own may be filled; a shared one has a bound"),
     Setting("DISK_RESERVE", "2Gi", "bytes", "agent", "disk kept free by fetches", "the node's own logs and images"),
 )  # fmt: skip
 

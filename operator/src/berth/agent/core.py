@@ -10,9 +10,10 @@ from berth.agent.admission import Ground
 from berth.agent.engines import find_engines
 from berth.agent.files import Files
 from berth.agent.gpus import Gpus
-from berth.agent.guard import Guard
+from berth.agent.guard import Guard, Orders
 from berth.agent.host import Host
 from berth.agent.journal import Journal
+from berth.agent.lastbusy import LastBusy
 from berth.agent.ledger import ledger, node_now
 from berth.agent.live import Live, Sample
 from berth.agent.loads import Loads
@@ -27,7 +28,7 @@ from berth.agent.site import Site, Timing
 from berth.agent.statuses import StatusWriter
 from berth.agent.views import Views
 from berth.api.meta import bytes_of, timestamp
-from berth.api.residency import HostPolicy, Residency
+from berth.api.residency import Residency, ResidencySpec
 from berth.api.runner import Runner
 from berth.kube.client import Kube
 from berth.kube.events import emit
@@ -35,7 +36,6 @@ from berth.planner.state import Policy
 from berth.policy import governing, policy_of
 from berth.reasons import Reason
 from berth.settings import Settings
-from berth.units import Bytes
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Agent:
             probe=probe or self._own_probe or HttpProbe(),
             writer=StatusWriter(kube),
             journal=Journal(folder, lambda: self.site.stamp()),
+            last_busy=LastBusy(folder / "last-busy.json"),
             timing=timing or Timing.of(settings),
         )
         self.metrics = Metrics()
@@ -108,10 +109,10 @@ class Agent:
         await self.record.open()
         self.occupants.start()
         log.info("agent of %s: %d runners here", self.node, len(list(self.works())))
-        guard = Guard(self.site, self.works, self._guard_threshold, self._guard_killed)
+        guard = Guard(self.site, self.works, self._guard_orders, self._guard_killed)
         group.create_task(self._loads.run(), name="loads")
         group.create_task(guard.run(), name="guard")
-        group.create_task(self._sweep_sessions(), name="sessions")
+        group.create_task(self._tidy(), name="tidy")
         group.create_task(self._keep_record(), name="inventory")
         group.create_task(self.record.follow_node(self.policy_changed), name="node")
 
@@ -193,21 +194,28 @@ class Agent:
             self._show(await self.site.live.sample(max_age_s=self.site.timing.inventory_s))
             await self.record.wait()
 
-    async def _sweep_sessions(self) -> None:
+    async def _tidy(self) -> None:
+        """Now and then: what nobody can use any more goes from the disk."""
         while True:
             models, now = self.views.model_uids(), self.site.wall()
             await asyncio.to_thread(self.site.files.sweep_sessions, models, now)
-            await asyncio.sleep(self.site.timing.sessions_s)
+            self.site.last_busy.keep_only([work.uid for work in self.works()])
+            await self.site.files.trim()
+            await asyncio.sleep(self.site.timing.tidy_s)
 
     def _show(self, sample: Sample) -> None:
         self.metrics.show(sample, self.works())
 
     # -- guard -----------------------------------------------------------------------------------
 
-    def _guard_threshold(self) -> Bytes:
-        residency = self.residency()
-        host = residency.spec.host if residency else HostPolicy()
-        return bytes_of(host.guard)
+    def _guard_orders(self) -> Orders:
+        spec = (residency.spec if (residency := self.residency()) else None) or ResidencySpec()
+        evicts_idle = spec.guard == "EvictIdle"
+        return Orders(
+            threshold=bytes_of(spec.host.guard),
+            evicts_idle=evicts_idle,
+            pinned=self.views.pinned_uids() if evicts_idle else frozenset(),
+        )
 
     async def _guard_killed(self, work: RunnerWork, message: str) -> None:
         self.metrics.guard_kills.inc()

@@ -34,6 +34,10 @@ class Files(Protocol):
         """Remove saved sessions that are of none of these Models (uids), or too old, or too many."""
         ...
 
+    async def trim(self) -> None:
+        """Delete what nobody uses, least recently used first, down to the disk budget."""
+        ...
+
     def release(self, runner: str) -> None:
         """The runner (by uid) is gone; its files may be deleted when room is needed."""
         ...
@@ -50,8 +54,9 @@ class Files(Protocol):
 class StoreFiles:
     """The node's content-addressed store."""
 
-    def __init__(self, store: Store, sessions: SessionShelf) -> None:
-        self._store, self._sessions = store, sessions
+    def __init__(self, store: Store, sessions: SessionShelf, *, budget: int = 0) -> None:
+        """``budget``: bytes of files that are kept beyond what is in use; 0: as many as fit."""
+        self._store, self._sessions, self._budget = store, sessions, budget
         self._loans = Loans(store.shelf.root)
 
     async def provide(self, runner: str, files: Sequence[FileRef], progress: Progress) -> Path:
@@ -61,6 +66,10 @@ class StoreFiles:
         if loan.sessions:
             self._sessions.open(loan.sessions)
         self._loans.note(loan)
+
+    async def trim(self) -> None:
+        if self._budget:
+            await self._store.trim(self._budget)
 
     def sweep_sessions(self, models: Collection[str], now: float) -> None:
         self._sessions.sweep(models, self._loans.sessions(), now)

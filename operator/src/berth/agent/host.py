@@ -46,6 +46,10 @@ class Host(Protocol):
 
     def memory(self) -> HostMemory: ...
 
+    def available(self) -> int:
+        """Bytes available, as `memory` tells; asked several times a second when memory is short."""
+        ...
+
     def pod(self, uid: str) -> PodFigures | None:
         """What the pod's cgroup holds; None when it has no cgroup (not started, or gone)."""
         ...
@@ -71,6 +75,21 @@ class Host(Protocol):
         ...
 
 
+class MemInfo:
+    """MemAvailable, read into one buffer made beforehand: a look must not need what it looks for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._buffer = bytearray(4096)
+
+    def available(self) -> int:
+        """Bytes. Raises OSError or ValueError where the kernel tells none."""
+        self._file.seek(0)
+        length = self._file.readinto(self._buffer)
+        at = self._buffer.index(b"MemAvailable:", 0, length) + len(b"MemAvailable:")
+        return int(self._buffer[at : self._buffer.index(b"kB", at)]) << 10
+
+
 class RealHost:
     """The node that this process runs on.
 
@@ -82,6 +101,7 @@ class RealHost:
         self._store = store
         self._proc = proc
         self._cgroups = Cgroups(cgroup)
+        self._gauge = MemInfo(proc / "meminfo")
 
     def memory(self) -> HostMemory:
         rows = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
@@ -89,6 +109,9 @@ class RealHost:
         return HostMemory(
             total=Bytes(figures.get("MemTotal:", 0)), available=Bytes(figures["MemAvailable:"])
         )
+
+    def available(self) -> int:
+        return self._gauge.available()
 
     def pod(self, uid: str) -> PodFigures | None:
         figures = self._cgroups.figures(uid)

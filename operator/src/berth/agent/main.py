@@ -52,7 +52,9 @@ async def _main(settings: Settings) -> None:
                 cgroup=Path(settings.text("CGROUP_ROOT")),
             ),
             gpus=NvmlGpus(),
-            files=StoreFiles(store, _sessions(settings, root)),
+            files=StoreFiles(
+                store, _sessions(settings, root), budget=settings.bytes("DISK_BUDGET")
+            ),
             settings=settings,
         )
         port = settings.number("HEALTH_PORT")

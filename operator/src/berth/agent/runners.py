@@ -277,6 +277,8 @@ class RunnerWork:
                 hang_s=float(self.runner.spec.hang_timeout_seconds),
                 draining=self.runner.spec.drain is not None or pod.deleting,
             )
+        if pulse.busy > 0:
+            self._site.last_busy.note(self.uid, self._site.wall())
         if pulse.state != seen.pulse.state:
             log.info("runner %s: %s after %s", self.runner.key, pulse.state, seen.pulse.state)
             self.seen = replace(seen, pulse=pulse, since=self._site.stamp())

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from berth.agent.files import Files
 from berth.agent.journal import Journal
+from berth.agent.lastbusy import LastBusy
 from berth.agent.live import Live
 from berth.agent.probe import Probe
 from berth.agent.statuses import StatusWriter
@@ -30,8 +31,8 @@ class Timing:
     admission_ttl_s: float = 60.0
     inventory_s: float = 5.0
     node_s: float = 10.0
-    sessions_s: float = 30.0
-    """Between looks for saved sessions that nobody can use any more."""
+    tidy_s: float = 30.0
+    """Between looks for what can be deleted."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Timing":
@@ -76,6 +77,7 @@ class Site:
     probe: Probe
     writer: StatusWriter
     journal: Journal
+    last_busy: LastBusy
     timing: Timing = Timing()
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic

@@ -25,6 +25,7 @@ class SeenModel:
 
     uid: str
     with_path: Model | None
+    is_pinned: bool = False
 
 
 class Listener(Protocol):
@@ -94,6 +95,10 @@ class Views:
         """Of every Model there is."""
         return frozenset(seen.uid for seen in self.models.values())
 
+    def pinned_uids(self) -> frozenset[str]:
+        """Of Models that are never ended for being idle."""
+        return frozenset(seen.uid for seen in self.models.values() if seen.is_pinned)
+
     def _read_runner(self, obj: Object) -> Runner | None:
         """None, which is not kept, for one of a node that nobody here works on."""
         spec = obj.get("spec") or {}
@@ -129,4 +134,8 @@ class Views:
 def _read_model(obj: Object) -> SeenModel:
     source = (obj.get("spec") or {}).get("source") or {}
     names_path = (source.get("path") or {}).get("hostPath")
-    return SeenModel(obj["metadata"]["uid"], Model.model_validate(obj) if names_path else None)
+    return SeenModel(
+        obj["metadata"]["uid"],
+        Model.model_validate(obj) if names_path else None,
+        is_pinned=(obj.get("spec") or {}).get("residency") == "Pinned",
+    )
