@@ -69,6 +69,12 @@ BENCHES = (
         bound_s=900,
     ),
     Bench(
+        ("gateway-prefix",),
+        "prompt tokens read anew by several runners: by free slots only, over by prefix",
+        "prefix.py",
+        bound_s=120,
+    ),
+    Bench(
         ("cold-start",),
         "seconds to the first token of a model that is not loaded, over the engine's own",
         "cold_start.py",

@@ -272,6 +272,10 @@ class ModelStatus(Wire):
     trial: Trial | None = None
     context_length: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
     parallel: Count | None = None
+    apis: Annotated[list[Short], Field(max_length=32)] = []
+    """Those that its engine speaks: the endpoint offers no others."""
+    prefix_cache: bool | None = None
+    """Its engine reuses what it has read of a prompt: gateways send what begins alike to one runner."""
     replicas: Count = 0
     selector: Annotated[str, Field(max_length=512)] = ""
     runners: Annotated[

@@ -26,6 +26,8 @@ class Priced:
     fields: ProfileFields = field(default_factory=ProfileFields)
     """The settings after the whole chain."""
     runtime: str = "llamacpp"
+    apis: tuple[str, ...] = ()
+    has_prefix_cache: bool = False
     context_length: int = 0
     parallel: int = 1
     facts: FactsStatus | None = None

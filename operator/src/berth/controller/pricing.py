@@ -78,6 +78,8 @@ def price(
         profile=profile,
         fields=offers[0].fields,
         runtime=engine.traits.name,
+        apis=tuple(sorted(engine.traits.apis)),
+        has_prefix_cache=engine.traits.has_prefix_cache,
         context_length=first.per_request,
         parallel=first.parallel,
         facts=files.facts,

@@ -86,6 +86,8 @@ def model_status(facts: ModelFacts, now: float) -> ModelStatus:
         trial=facts.standing.trial if facts.standing else before.trial,
         context_length=priced.context_length or None,
         parallel=priced.parallel,
+        apis=list(priced.apis) or before.apis,
+        prefix_cache=priced.has_prefix_cache if priced.apis else before.prefix_cache,
         replicas=len(up),
         selector=model_selector(model.metadata.name),
         runners=runners,

@@ -43,6 +43,10 @@ class Served:
     runtime: str = ""
     context_length: int | None = None
     """Per request, not per runner."""
+    apis: tuple[str, ...] = ()
+    """Those that its engine speaks; none: not known yet."""
+    caches_prefix: bool = False
+    """Its engine reuses what it has read of a prompt."""
     next_retry: str = ""
     """When a failed model is tried again."""
     load_seconds: tuple[int, ...] = ()

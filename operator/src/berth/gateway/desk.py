@@ -95,7 +95,11 @@ class Desk:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def enter(self, served: Served) -> Turn:
+    def has_choice(self, served: Served) -> bool:
+        """Several runners could take a request, and one of them may have read its beginning."""
+        return served.caches_prefix and len(self._catalog.routes(served.key)) > 1
+
+    def enter(self, served: Served, prefix: int | None = None) -> Turn:
         """Get in line. Raises Refused when the queue is full or nobody should wait for it."""
         line = self._line(served)
         if not line.queue.has_runner:
@@ -107,7 +111,7 @@ class Desk:
                 raise refused
         turn = Turn(next(self._tickets), line)
         line.turns[turn.ticket] = turn
-        self._perform(line, line.queue.arrive(turn.ticket))
+        self._perform(line, line.queue.arrive(turn.ticket, prefix))
         if turn.error is not None:
             del line.turns[turn.ticket]
             raise turn.error

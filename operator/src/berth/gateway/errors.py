@@ -44,6 +44,7 @@ TABLE: tuple[ErrorKind, ...] = (
     ErrorKind("invalid_api_key", 401, _BAD, Retry.NEVER, "No API key was sent, or it is not one of those that the gateway knows."),
     ErrorKind("model_not_allowed", 403, _BAD, Retry.NEVER, "The API key may not use this model."),
     ErrorKind("model_not_found", 404, _BAD, Retry.NEVER, "No Model declares this id or alias where the caller may look."),
+    ErrorKind("api_not_offered", 404, _BAD, Retry.NEVER, "The model's engine does not speak the API of this path; `berth.apis` lists those that it speaks."),
     ErrorKind("unknown_url", 404, _BAD, Retry.NEVER, "The gateway does not serve this path."),
     ErrorKind("method_not_allowed", 405, _BAD, Retry.NEVER, "The path is served, with another method (see `Allow`)."),
     ErrorKind("ambiguous_model", 409, _BAD, Retry.NEVER, "Several Models hold this id; ask for `namespace::id`."),
@@ -157,7 +158,7 @@ Printed by `python -m berth.gateway.errors`; a test compares them.
 
 Every error that the gateway itself gives has the shape of OpenAI's:
 `{"error": {"message", "type", "param", "code", "berth"}}`. `berth` holds what the gateway knows of the model
-(`model`, `state`, `since`, `reason`, `message`, `profile`, `nextRetry`, `places`, `position`, `waited`, `timeLeft`), as far as
+(`model`, `state`, `since`, `reason`, `message`, `profile`, `nextRetry`, `places`, `position`, `waited`, `timeLeft`, `apis`), as far as
 there is something to say.
 Errors of an engine are passed on as they are. In a stream that has begun, the same object comes as an event,
 `data: {"error": …}`, and no `[DONE]` follows.

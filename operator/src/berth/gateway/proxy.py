@@ -18,6 +18,7 @@ from berth.gateway.headers import STREAM_LINES, AnswerHead, addressed, request_h
 from berth.gateway.inbound import BrokenBodyError, Request
 from berth.gateway.keys import Caller, Keys
 from berth.gateway.limits import Meters
+from berth.gateway.prefix import prefix_of
 from berth.gateway.reply import Reply
 from berth.gateway.routes import Api, Dialect
 from berth.gateway.upstream import ConnectError, Connection, Pool, UpstreamError
@@ -151,16 +152,30 @@ class Exchange:
             fields = fields_of(body, content_type)
             served = proxy.find(self._request, fields, caller)
             call.model = served.key
+            self._check_api(served)
             # Engines differ on other values than true; a head of ours would be a guess at theirs.
             call.stream = fields.stream is True
             self._name = str(fields.model or served.id)
-            turn = proxy.desk.enter(served)
+            prefix = prefix_of(body) if proxy.desk.has_choice(served) else None
+            turn = proxy.desk.enter(served, prefix)
             try:
                 await self._answer(turn, body)
             finally:
                 proxy.desk.leave(turn)
         finally:
             proxy.store.take_back(body)
+
+    def _check_api(self, served: Served) -> None:
+        """Raises Refused when the model's engine does not speak this API. Unknown: it is asked."""
+        if served.apis and self._api.name not in served.apis:
+            spoken = ", ".join(sorted(served.apis))
+            raise Refused(
+                "api_not_offered",
+                f"model {served.id} does not offer the API {self._api.name} ({self._call.path});"
+                f" it offers {spoken}",
+                param="model",
+                facts={"model": served.key, "apis": sorted(served.apis)},
+            )
 
     async def _answer(self, turn: Turn, body: bytes | Spooled) -> None:
         request, call = self._request, self._call

@@ -36,6 +36,10 @@ class Refuse:
     ticket: Ticket
 
 
+BOUND = 1.25
+"""How much more than its even share a runner may have in hand for the sake of its cache."""
+_BITS = (1 << 64) - 1
+
 Effect = Send | Reject | Refuse
 NONE: tuple[Effect, ...] = ()
 
@@ -50,6 +54,8 @@ class Lane:
     is_set_aside: bool = False
     """It refused a request; nothing is sent until `retry`."""
     in_flight: set[Ticket] = field(default_factory=set)
+    seed: int = 0
+    """Of its name: where it stands for each prefix."""
 
     @property
     def free(self) -> int:
@@ -110,10 +116,14 @@ class Queue:
 
     # -- events of requests --------------------------------------------------------------------
 
-    def arrive(self, ticket: Ticket) -> Sequence[Effect]:
-        """A new request. It is sent at once only when nobody waits before it."""
+    def arrive(self, ticket: Ticket, prefix: int | None = None) -> Sequence[Effect]:
+        """A new request. It is sent at once only when nobody waits before it.
+
+        ``prefix`` (64 bits) says which requests begin alike: they meet on one runner where it can be.
+        Who has to wait takes the first slot there is; order is worth more than a warm cache.
+        """
         if not self._waiting:
-            runner = self._freest()
+            runner = self._freest() if prefix is None else self._kin(prefix)
             if runner is not None:
                 return (self._send(ticket, runner),)
         if len(self._waiting) >= self.limit:
@@ -148,7 +158,7 @@ class Queue:
 
     def runner_up(self, runner: RunnerId, parallel: int) -> Sequence[Effect]:
         """A runner may be sent ``parallel`` requests at once. Again: a new bound, a second chance."""
-        lane = self._lanes.setdefault(runner, Lane(parallel))
+        lane = self._lanes.setdefault(runner, Lane(parallel, seed=_seed(runner)))
         lane.parallel, lane.is_open, lane.is_set_aside = parallel, True, False
         return self._fill()
 
@@ -186,6 +196,26 @@ class Queue:
                 best, most, least = runner, free, len(lane.in_flight)
         return best
 
+    def _kin(self, prefix: int) -> RunnerId | None:
+        """The runner for a prefix: consistent hashing (by highest weight) with bounded loads.
+
+        1. Each prefix ranks the runners in an order of its own, which no other runner's coming or
+           going changes.
+        2. The first with a free slot, and with no more in hand than ``BOUND`` times its even
+           share, takes it.
+        3. Where there is none, the freest does.
+        """
+        total = sum(len(lane.in_flight) for lane in self._lanes.values() if lane.is_open)
+        count = sum(1 for lane in self._lanes.values() if lane.is_open)
+        best, most = None, -1
+        for runner, lane in self._lanes.items():
+            if not lane.free or len(lane.in_flight) * count >= BOUND * (total + 1):
+                continue
+            weight = _weight(prefix, lane.seed)
+            if weight > most:
+                best, most = runner, weight
+        return best or self._freest()
+
     def _send(self, ticket: Ticket, runner: RunnerId) -> Send:
         self._lanes[runner].in_flight.add(ticket)
         self._runner_of[ticket] = runner
@@ -215,3 +245,18 @@ class Queue:
     def _forget_if_done(self, runner: RunnerId, lane: Lane) -> None:
         if not lane.is_open and not lane.in_flight:
             del self._lanes[runner]
+
+
+def _seed(runner: RunnerId) -> int:
+    """FNV-1a: the same in every gateway, and in the next start of this one."""
+    value = 0xCBF29CE484222325
+    for byte in runner.encode():
+        value = (value ^ byte) * 0x100000001B3 & _BITS
+    return value
+
+
+def _weight(prefix: int, seed: int) -> int:
+    """The two mixed (murmur's finalizer), so that every prefix has an order of its own."""
+    value = (prefix ^ seed) * 0xFF51AFD7ED558CCD & _BITS
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _BITS
+    return value ^ value >> 33

@@ -143,6 +143,8 @@ def _row(name: str, served: Served) -> dict[str, Any]:
     if served.context_length:
         row["context_length"] = served.context_length
     row["berth"] = served.facts()
+    if served.apis:
+        row["berth"]["apis"] = list(served.apis)
     return row
 
 

@@ -45,6 +45,8 @@ def served_of(model: Model, default_idle_s: float) -> Served:
         profile=status.active_profile or spec.profile or "",
         runtime=(spec.overrides.runtime if spec.overrides else None) or "",
         context_length=status.context_length or None,
+        apis=tuple(status.apis),
+        caches_prefix=bool(status.prefix_cache),
         next_retry=status.next_retry or "",
         load_seconds=tuple(status.load_seconds),
         idle_timeout_s=seconds_of(spec.idle_timeout) if spec.idle_timeout else default_idle_s,

@@ -32,7 +32,14 @@ class Api(StrEnum):
     MESSAGES = "messages"
     EMBEDDINGS = "embeddings"
     RERANK = "rerank"
+    SCORE = "score"
+    POOLING = "pooling"
+    CLASSIFY = "classify"
+    MODERATIONS = "moderations"
     AUDIO = "audio"
+    IMAGES = "images"
+    VIDEOS = "videos"
+    INFILL = "infill"
     TOKENIZE = "tokenize"
 
 

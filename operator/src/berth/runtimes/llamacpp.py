@@ -101,7 +101,7 @@ class LlamaCpp(Runtime):
         formats=frozenset({"gguf"}),
         takes=frozenset({"projector", "adapters", "draft"}),
         probes=(Probe.CHAT,),
-        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.TOKENIZE}),
+        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.TOKENIZE, Api.INFILL}),
         counters=Counters(
             busy=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
             prompt_tokens="llamacpp:prompt_tokens_total",

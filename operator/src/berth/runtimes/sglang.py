@@ -93,7 +93,7 @@ class Sglang(Runtime):
         revision=("--revision",),
         formats=frozenset({"safetensors"}),
         probes=(Probe.CHAT,),
-        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.TOKENIZE}),
+        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.CLASSIFY, Api.TOKENIZE}),
         counters=Counters(
             busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
             prompt_tokens="sglang:prompt_tokens_total",

@@ -43,7 +43,7 @@ class Vllm(Runtime):
         revision=("--revision", "--code-revision", "--tokenizer-revision"),
         formats=frozenset({"safetensors"}),
         probes=(Probe.CHAT, Probe.RESPONSES, Probe.MESSAGES),
-        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.AUDIO, Api.TOKENIZE}),
+        apis=frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY, Api.AUDIO, Api.TOKENIZE}),
         counters=Counters(
             busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
             prompt_tokens="vllm:prompt_tokens_total",
