@@ -6,7 +6,17 @@ import httpx
 import pytest
 
 from berth.agent.health import Counters, Look
-from berth.agent.probe import NAMES, HttpProbe, Target, combine, read_metrics, read_slots
+from berth.agent.probe import (
+    HttpProbe,
+    Target,
+    combine,
+    read_metrics,
+    read_slots,
+    target_of,
+)
+from berth.api.runner import RunnerSpec
+from berth.runtimes.base import Counters as MetricNames
+from berth.runtimes.registry import registry
 from fakes.engine import Behaviour, FakeEngine
 
 LLAMA = """\
@@ -34,11 +44,13 @@ SLOTS = """[
  {"id": 1, "id_task": 3, "is_processing": false, "next_token": {"n_decoded": 9}},
  {"id": 2, "is_processing": false}
 ]"""
+COUNTERS = {name: one.traits.counters for name, one in registry().runtimes.items()}
+LLAMACPP = COUNTERS["llamacpp"]
 OK, LOADING, SILENT = (200, '{"status":"ok"}'), (503, '{"error":{}}'), (0, "")
 
 
 def look(runtime: str, health=OK, metrics: str = "", slots: str = "") -> Look:
-    return combine(health, NAMES[runtime], read_metrics(metrics), slots)
+    return combine(health, COUNTERS[runtime], read_metrics(metrics), slots)
 
 
 def test_llamacpp():
@@ -104,7 +116,7 @@ async def probe():
 async def test_against_an_engine_that_works(probe: HttpProbe, kind: str):
     behaviour = Behaviour(kind=kind, tokens=10_000, token_s=0.005)
     async with FakeEngine(behaviour).serving() as engine, httpx.AsyncClient() as client:
-        target = Target("127.0.0.1", engine.port, kind)
+        target = Target("127.0.0.1", engine.port, COUNTERS[kind])
         idle = await probe(target)
         assert (idle.healthy, idle.busy) == (True, 0)
         body = {"messages": [], "stream": True}
@@ -120,17 +132,46 @@ async def test_against_an_engine_that_works(probe: HttpProbe, kind: str):
 
 async def test_against_one_that_loads_one_that_is_away_and_one_that_hangs(probe: HttpProbe):
     async with FakeEngine(Behaviour(load_s=60)).serving() as engine:
-        assert await probe(Target("127.0.0.1", engine.port)) == Look(False, loading=True, busy=0)
+        assert await probe(Target("127.0.0.1", engine.port, LLAMACPP)) == Look(
+            False, loading=True, busy=0
+        )
         port = engine.port
     assert await probe(Target("127.0.0.1", port)) == Look(False, loading=True)
     client = httpx.AsyncClient(timeout=0.2)
     async with FakeEngine(Behaviour(health_hangs=True)).serving() as engine:
-        found = await HttpProbe(client)(Target("127.0.0.1", engine.port))
+        found = await HttpProbe(client)(Target("127.0.0.1", engine.port, LLAMACPP))
         assert (found.healthy, found.busy) == (False, 0)
     await client.aclose()
 
 
 async def test_an_unknown_runtime_is_only_asked_for_its_health(probe: HttpProbe):
     async with FakeEngine().serving() as engine:
-        found = await probe(Target("127.0.0.1", engine.port, "mine"))
+        found = await probe(Target("127.0.0.1", engine.port))
     assert found == Look(healthy=True)
+
+
+@pytest.mark.parametrize("runtime", ["llamacpp", "vllm", "sglang"])
+def test_a_runner_of_an_older_controller_is_looked_at_by_the_name_of_its_runtime(runtime: str):
+    spec = RunnerSpec.model_validate(
+        {"modelRef": {"name": "m", "uid": "u"}, "nodeName": "a", "runtime": runtime}
+    )
+    assert target_of("1.2.3.4", spec) == Target("1.2.3.4", 8080, COUNTERS[runtime])
+
+
+def test_a_runner_says_itself_how_its_engine_is_looked_at():
+    metrics = {"path": "/stats", "busy": ["in_hand"], "tokens": "written"}
+    spec = RunnerSpec.model_validate(
+        {
+            "modelRef": {"name": "m", "uid": "u"},
+            "nodeName": "a",
+            "runtime": "of a plugin",
+            "engine": {"healthPath": "/ready", "metrics": metrics},
+        }
+    )
+    counters = MetricNames(busy=("in_hand",), prompt_tokens="", tokens="written", path="/stats")
+    assert target_of("1.2.3.4", spec) == Target("1.2.3.4", 8080, counters, "/ready")
+
+
+async def test_versions_are_asked_of_the_runner_program(probe: HttpProbe):
+    async with FakeEngine().serving() as engine:
+        assert await probe.versions("127.0.0.1", engine.port) == {}

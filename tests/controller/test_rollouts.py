@@ -35,6 +35,7 @@ SPEC = RunnerSpec.model_validate(
         files=[{"name": "m.gguf", "size": GIB, "sha256": "f" * 64}],
         loadTimeoutSeconds=77,
         settingsHash="s1",
+        engine={"healthPath": "/ready", "metrics": {"busy": ["in_hand"]}, "versions": {"x": ["x", "-v"]}},
     )["spec"]
 )  # fmt: skip
 OLD = Priced(settings_hash="s1", profile="p")

@@ -24,7 +24,7 @@ from berth.agent.paths import Paths
 from berth.agent.pods import Pod
 from berth.agent.probe import HttpProbe, Probe
 from berth.agent.runners import RunnerWork
-from berth.agent.site import Site, Timing
+from berth.agent.site import Site, Timing, no_versions
 from berth.agent.statuses import StatusWriter
 from berth.agent.views import Views
 from berth.api.meta import bytes_of, timestamp
@@ -72,6 +72,7 @@ class Agent:
             live=Live(host, gpus),
             files=files,
             probe=probe or self._own_probe or HttpProbe(),
+            versions=self._own_probe.versions if self._own_probe else no_versions,
             writer=StatusWriter(kube),
             journal=Journal(folder, lambda: self.site.stamp()),
             last_busy=LastBusy(folder / "last-busy.json"),

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 import httpx
 
-from berth.agent.health import Counters, Look
+from berth.agent.health import Counters as Done
+from berth.agent.health import Look
+from berth.api.runner import RunnerSpec
+from berth.runtimes.base import Counters
+from berth.runtimes.told import told_traits
 
 TIMEOUT_S = 3.0
 """A look that takes longer shows nothing; a busy engine answers late, and is looked at again."""
@@ -25,7 +29,8 @@ class Target:
 
     host: str
     port: int
-    runtime: str = "llamacpp"
+    counters: Counters | None = None
+    """What it calls its figures; None: it has none."""
     health_path: str = "/health"
 
     @property
@@ -34,43 +39,15 @@ class Target:
         return f"http://{host}:{self.port}"
 
 
+def target_of(host: str, spec: RunnerSpec) -> Target:
+    """How a Runner's engine is looked at: as the Runner says."""
+    traits = told_traits(spec)
+    return Target(host, spec.port, traits.counters, traits.health_path)
+
+
 Probe = Callable[[Target], Awaitable[Look]]
 """Looks at an engine once. Never raises: what cannot be learnt is False or None."""
 
-
-@dataclass(frozen=True)
-class Names:
-    """What an engine calls its figures on its ``/metrics`` page."""
-
-    busy: tuple[str, ...]
-    prompt_tokens: str
-    tokens: str
-    served: tuple[str, ...] = ()
-    progress: tuple[str, ...] = ()
-    """Beside the counters of tokens: what moves while a long prompt is read."""
-
-
-NAMES: Mapping[str, Names] = {
-    "llamacpp": Names(
-        busy=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
-        prompt_tokens="llamacpp:prompt_tokens_total",
-        tokens="llamacpp:tokens_predicted_total",
-        progress=("llamacpp:n_decode_total",),
-    ),
-    "vllm": Names(
-        busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
-        prompt_tokens="vllm:prompt_tokens_total",
-        tokens="vllm:generation_tokens_total",
-        served=("vllm:request_success_total",),
-        progress=("vllm:iteration_tokens_total_count",),
-    ),
-    "sglang": Names(
-        busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
-        prompt_tokens="sglang:prompt_tokens_total",
-        tokens="sglang:generation_tokens_total",
-        served=("sglang:num_requests_total",),
-    ),
-}
 
 _LINE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
@@ -85,19 +62,30 @@ class HttpProbe:
             timeout=TIMEOUT_S, limits=limits, trust_env=False
         )
 
+    async def versions(self, host: str, port: int) -> dict[str, str]:
+        """What the runner program at this control port has found out; empty as long as it has not."""
+        status, text = await self._get(Target(host, port), "/state")
+        try:
+            said = json.loads(text).get("versions") if status == httpx.codes.OK else None
+        except (ValueError, AttributeError):
+            return {}
+        return (
+            {str(k)[:64]: str(v)[:256] for k, v in said.items()} if isinstance(said, dict) else {}
+        )
+
     async def close(self) -> None:
         await self._client.aclose()
 
     async def __call__(self, target: Target) -> Look:
-        names = NAMES.get(target.runtime)
+        names = target.counters
         if names is None:
             return health_only(await self._get(target, target.health_path))
         health, metrics = await asyncio.gather(
-            self._get(target, target.health_path), self._get(target, "/metrics")
+            self._get(target, target.health_path), self._get(target, names.path)
         )
         figures = read_metrics(metrics[1]) if metrics[0] == httpx.codes.OK else {}
         slots = ""
-        if target.runtime == "llamacpp" and (_sum(figures, names.busy) or not figures):
+        if names.slots and (_sum(figures, names.busy) or not figures):
             slots = await self._slots(target, answered=health[0] == httpx.codes.OK)
         return combine(health, names, figures, slots)
 
@@ -123,7 +111,7 @@ def health_only(health: tuple[int, str]) -> Look:
 
 
 def combine(
-    health: tuple[int, str], names: Names, figures: Mapping[str, float], slots: str
+    health: tuple[int, str], names: Counters, figures: Mapping[str, float], slots: str
 ) -> Look:
     """One look out of the pages of one engine."""
     status = health[0]
@@ -193,7 +181,7 @@ def _sum(figures: Mapping[str, float], names: tuple[str, ...]) -> int | None:
 
 
 def _progress(
-    names: Names, figures: Mapping[str, float], slots: list[Slot] | None
+    names: Counters, figures: Mapping[str, float], slots: list[Slot] | None
 ) -> dict[str, int]:
     wanted = (names.prompt_tokens, names.tokens, *names.progress)
     found = {name: int(figures[name]) for name in wanted if name in figures}
@@ -205,10 +193,10 @@ def _progress(
     return found
 
 
-def _counters(names: Names, figures: Mapping[str, float]) -> Counters | None:
+def _counters(names: Counters, figures: Mapping[str, float]) -> Done | None:
     if not figures:
         return None
-    return Counters(
+    return Done(
         served=int(sum(figures.get(name, 0) for name in names.served)),
         prompt_tokens=int(figures.get(names.prompt_tokens, 0)),
         tokens=int(figures.get(names.tokens, 0)),

@@ -11,7 +11,7 @@ from berth.agent.health import Look, next_pulse
 from berth.agent.loans import Loan
 from berth.agent.memory import CpuUse, next_memory, with_lost
 from berth.agent.pods import Pod
-from berth.agent.probe import Target
+from berth.agent.probe import target_of
 from berth.agent.quiet import next_rest
 from berth.agent.seen import Seen, health_of, quiet_of, seen_before
 from berth.agent.site import Site
@@ -26,6 +26,7 @@ from berth.api.runner import (
 )
 from berth.kube.client import ApiError, ApiUnreachableError
 from berth.kube.refs import ref_of
+from berth.manifests.pod import control_port
 from berth.manifests.sessions import session_folder
 from berth.planner.state import Stage
 from berth.reasons import Reason
@@ -33,6 +34,8 @@ from berth.reasons import Reason
 log = logging.getLogger(__name__)
 _RUNNERS = ref_of(Runner)
 _AGAIN_S = 10
+_VERSION_LOOKS = 24
+"""How often a runner is asked for its versions before it is left alone: they take seconds to find out."""
 
 
 class RunnerWork:
@@ -47,6 +50,8 @@ class RunnerWork:
         self.admission = found.admission
         self.seen = seen_before(found, now=site.clock())
         self.is_fetched = False
+        self.versions = found.versions
+        self._version_looks = 0
         self.available_before: int | None = None
         """MemAvailable when it was admitted; what it lost by the load is seen when it is up."""
         self._lost = found.memory.host if found.memory else None
@@ -98,6 +103,7 @@ class RunnerWork:
         before, self.pod = self.pod, pod
         if pod is not None and before is not None and before.uid != pod.uid:
             self.seen, self._lost = Seen(), None
+            self.versions, self._version_looks = {}, 0
         self._wake.set()
         self._site.admit.set()
 
@@ -245,9 +251,7 @@ class RunnerWork:
     async def _look(self, pod: Pod) -> None:
         look, drain = None, self.runner.spec.drain
         if pod.ip and not pod.ended:
-            look = await self._site.probe(
-                Target(pod.ip, self.runner.spec.port, self.runner.spec.runtime)
-            )
+            look = await self._site.probe(target_of(pod.ip, self.runner.spec))
         if pod is not self.pod and (self.pod is None or self.pod.uid != pod.uid):
             return  # it was replaced while we looked: what was seen is another engine's
         was_up = self.is_up
@@ -260,6 +264,9 @@ class RunnerWork:
             await self._measure(pod)
         if self.is_up and not was_up:
             await self._came_up()
+        if self.is_up and not self.versions and pod.ip and self._version_looks < _VERSION_LOOKS:
+            self._version_looks += 1
+            self.versions = await self._site.versions(pod.ip, control_port(self.runner))
 
     async def _came_up(self) -> None:
         if self.available_before is not None:
@@ -326,6 +333,7 @@ class RunnerWork:
             health=health_of(self.seen),
             memory=self.seen.memory,
             quiet=quiet_of(self.seen, self.runner.spec.drain),
+            versions=self.versions,
         )
 
     def publish(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,6 +45,11 @@ class Timing:
         )
 
 
+async def no_versions(host: str, port: int) -> dict[str, str]:
+    """Nothing is known."""
+    return {}
+
+
 class Api(Protocol):
     """The part of ``kube.client.Kube`` that the agent uses besides its watches."""
 
@@ -78,6 +83,8 @@ class Site:
     writer: StatusWriter
     journal: Journal
     last_busy: LastBusy
+    versions: Callable[[str, int], Awaitable[dict[str, str]]] = no_versions
+    """Asks the runner program at a host's control port."""
     timing: Timing = Timing()
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic

@@ -59,6 +59,7 @@ def _words(status: AgentStatus) -> tuple[object, ...]:
         admission and admission.state == "Admitted" and admission.expires_at,
         (health.state, health.since, health.busy > 0),
         status.quiet and (status.quiet.since, status.quiet.drain_seen),
+        status.versions,
     )
 
 

@@ -81,6 +81,37 @@ class SmokeRequest(Wire):
     timeout_seconds: Seconds = 60
 
 
+MetricName = Annotated[str, Field(max_length=128)]
+
+
+class Metrics(Wire):
+    """What an engine calls its figures: ``busy`` adds up to the work in hand, ``progress`` moves with it."""
+
+    path: Annotated[str, Field(max_length=512)] = "/metrics"
+    busy: Annotated[list[MetricName], Field(max_length=8)] = []
+    prompt_tokens: MetricName = ""
+    tokens: MetricName = ""
+    served: Annotated[list[MetricName], Field(max_length=8)] = []
+    progress: Annotated[list[MetricName], Field(max_length=8)] = []
+    slots: bool = False
+    """llama.cpp's ``/slots`` tells more."""
+
+
+class EngineTraits(Wire):
+    """What agent and runner need to know of the engine; no plugin is installed where they run."""
+
+    health_path: Annotated[str, Field(max_length=512)] = "/health"
+    metrics: Metrics | None = None
+    versions: Annotated[
+        dict[
+            Annotated[str, Field(max_length=64)],
+            Annotated[list[Word], Field(max_length=16)],
+        ],
+        Field(max_length=16),
+    ] = {}
+    """Commands by label, run once in the container when the engine is up."""
+
+
 class RunnerSpec(Wire):
     model_ref: ModelRef
     profile: Short = ""
@@ -115,6 +146,7 @@ class RunnerSpec(Wire):
     runs_code: Annotated[list[CodeKind], Field(max_length=8)] = []
     """What of its profile needs a policy's trust."""
     smoke_test: SmokeRequest | None = None
+    engine: EngineTraits | None = None
     drain: DrainOrder | None = None
 
 
@@ -182,6 +214,11 @@ class AgentStatus(Wire):
     health: Health | None = None
     memory: MemoryUse | None = None
     quiet: Quiet | None = None
+    versions: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]],
+        Field(max_length=16),
+    ] = {}
+    """Of the engine and what lies under it, as its container told once it was up."""
 
 
 class LastExit(Wire):

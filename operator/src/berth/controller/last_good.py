@@ -18,6 +18,7 @@ from berth.controller.variants import Variant
 from berth.planner.state import Need
 from berth.runtimes.base import Job, Launch, Runtime, Traits, Way
 from berth.runtimes.template import launch_values
+from berth.runtimes.told import told_traits
 from berth.units import Bytes
 
 FORM = "berth1:"
@@ -37,11 +38,11 @@ _OF_THE_MOMENT = frozenset(
 class _AsItWas(Runtime):
     """A runtime that starts what it is given, word by word."""
 
-    def __init__(self, name: str) -> None:
-        self.traits = Traits(name=name)
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AsItWas) and other.traits.name == self.traits.name
+        return isinstance(other, _AsItWas) and other.traits == self.traits
 
     def __hash__(self) -> int:
         return hash(self.traits.name)
@@ -101,7 +102,7 @@ def _priced(spec: RunnerSpec) -> Priced:
     variant = Variant(
         name=VARIANT,
         image=spec.image,
-        runtime=_AsItWas(spec.runtime),
+        runtime=_AsItWas(told_traits(spec)),
         settings=tuple(spec.command),
         launch=_FILLED,
         env={one.name: one.value for one in spec.env},

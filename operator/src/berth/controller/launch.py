@@ -9,11 +9,13 @@ from berth.api.runner import Claim as WireClaim
 from berth.api.runner import DeviceClaim, ModelRef, RunnerSpec
 from berth.controller.observe_models import drain_timeout_s, load_timeout_s
 from berth.controller.priced import Priced
+from berth.controller.smoke import readiness_request
 from berth.controller.variants import Variant, variant_of
 from berth.manifests.names import runner_name
 from berth.planner.actions import Prepare, Reserve
 from berth.planner.state import Claim, Node
 from berth.runtimes.template import fill, launch_values, layered
+from berth.runtimes.told import engine_traits
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,14 @@ def runner_spec(
         pod_template=priced.fields.pod_template,
         pre_exec=pre_exec_of(variant, priced),
         runs_code=list(priced.runs_code),
-        smoke_test=priced.smoke,
+        smoke_test=priced.smoke or readiness_request(model, priced),
+        engine=engine_traits(variant.runtime.traits, _health_path(priced)),
         **_timeouts(priced, variant),
     )
+
+
+def _health_path(priced: Priced) -> str | None:
+    return priced.fields.readiness.path if priced.fields.readiness else None
 
 
 def cards_of(decision: Prepare | Reserve, nodes: Mapping[str, Node]) -> tuple[int, ...]:

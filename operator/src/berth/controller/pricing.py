@@ -180,8 +180,6 @@ class _Bench:
 
     def _refuse(self, jobs: Sequence[Job]) -> None:
         errors = [f.text for f in self.engine.check(jobs[0]) if f.level == "error"]
-        if self.fields.pre_exec:
-            errors.append("preExec is not supported yet")
         if errors:
             raise Unpriceable(Reason.BAD_FLAGS, "; ".join(errors)[:900])
 

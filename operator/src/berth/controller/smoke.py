@@ -8,6 +8,7 @@ from berth.api.profile import SmokeTest
 from berth.api.runner import SmokeRequest
 from berth.controller.parts import WEIGHTS, facts_of
 from berth.controller.priced import Priced
+from berth.runtimes.base import Probe
 from berth.runtimes.probes import probe_request
 
 _TOKENS = 16
@@ -35,6 +36,18 @@ def smoke_request(model: Model, priced: Priced) -> SmokeRequest | None:
         expect=test.expect or "",
         timeout_seconds=max(1, round(seconds_of(test.timeout))),
     )
+
+
+def readiness_request(model: Model, priced: Priced) -> SmokeRequest | None:
+    """The streamed probe of the profile's ``readiness``: up means that it was answered."""
+    asked = priced.fields.readiness.probe if priced.fields.readiness else "None"
+    if asked == "None":
+        return None
+    test = SmokeTest()
+    path, body = probe_request(
+        Probe(asked), model=model.served_id, prompt=test.prompt, tokens=_TOKENS
+    )
+    return SmokeRequest(path=path, body=json.dumps(body, separators=(",", ":")))
 
 
 def _has_no_words(priced: Priced) -> bool:

@@ -117,6 +117,7 @@ def runner_config(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
         ],
         "dropCache": _read_once(runner),
         **_smoke(runner),
+        **_looks(runner),
         "quiet": settings.quiet_s,
         "drainTimeout": spec.drain_timeout_seconds,
         "sessionTime": SESSION_S,
@@ -131,6 +132,24 @@ def _smoke(runner: Runner) -> Object:
         return {}
     said = {"path": test.path, "body": test.body, "expect": test.expect}
     return {"smoke": said | {"timeout": test.timeout_seconds}}
+
+
+def _looks(runner: Runner) -> Object:
+    """What the program is told beside its plain keys. What it does not know of ``optional`` it leaves alone, so
+    that an image older than the controller still starts."""
+    engine = runner.spec.engine
+    found: Object = {}
+    if runner.spec.pre_exec:
+        found["preExec"] = [list(step) for step in runner.spec.pre_exec]
+    if engine is None:
+        return found
+    if engine.health_path != "/health":
+        found["healthPath"] = engine.health_path
+    metrics = engine.metrics
+    optional = {"versions": engine.versions} | (
+        {"metrics": {"path": metrics.path, "busy": metrics.busy}} if metrics else {}
+    )
+    return found | {"optional": optional}
 
 
 def _read_once(runner: Runner) -> list[str]:

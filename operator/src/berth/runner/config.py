@@ -64,6 +64,13 @@ class RunnerConfig:
     files: tuple[FileCheck, ...] = ()
     drop_cache: tuple[str, ...] = ()
     """Files whose page cache is dropped once the engine is up: they are not read again."""
+    pre_exec: tuple[tuple[str, ...], ...] = ()
+    """Argument lists that run before the engine, one after the other."""
+    busy_gauges: tuple[str, ...] = ()
+    """Names on ``metrics_path`` that add up to the work in hand; empty: those of ``busy_probe``."""
+    metrics_path: str = "/metrics"
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Commands by label, run once the engine is up; the last line that is not empty counts."""
     smoke: SmokeTest | None = None
     """A request that must be answered well before the runner counts as up."""
     sessions: SessionStore | None = None
@@ -104,7 +111,10 @@ _PLAIN = {
 }
 """Wire key → (field, type) of the settings that are one number or one string."""
 
-_KEYS = frozenset({*_PLAIN, "engine", "env", "devices", "files", "dropCache", "smoke", "sessions"})
+_KEYS = frozenset(
+    {*_PLAIN, "engine", "env", "devices", "files", "dropCache", "smoke", "sessions"}
+    | {"preExec", "optional"}
+)
 
 
 def load_config(environment: Mapping[str, str]) -> RunnerConfig:
@@ -151,8 +161,26 @@ def _typed(data: dict[str, Any]) -> RunnerConfig:
         drop_cache=tuple(str(path) for path in data.get("dropCache", ())),
         smoke=_smoke(data["smoke"]) if data.get("smoke") else None,
         sessions=_sessions(data.get("sessions")),
+        pre_exec=tuple(_words(step) for step in data.get("preExec", ())),
+        **_optional(data.get("optional") or {}),
         **plain,
     )
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not value:
+        raise ValueError("a command must be a list of arguments, program first")
+    return tuple(str(word) for word in value)
+
+
+def _optional(data: dict[str, Any]) -> dict[str, Any]:
+    """What this program knows of the optional part; a newer controller may say more."""
+    metrics = data.get("metrics") or {}
+    return {
+        "versions": {str(k): _words(v) for k, v in (data.get("versions") or {}).items()},
+        "busy_gauges": tuple(str(name) for name in metrics.get("busy") or ()),
+        "metrics_path": str(metrics.get("path") or RunnerConfig.metrics_path),
+    }
 
 
 def _smoke(data: dict[str, Any]) -> SmokeTest:
@@ -180,6 +208,11 @@ def render_config(config: RunnerConfig) -> str:
             "dropCache": list(config.drop_cache),
             **({} if config.smoke is None else {"smoke": _smoke_wire(config.smoke)}),
             "sessions": config.sessions and asdict(config.sessions),
+            "preExec": [list(step) for step in config.pre_exec],
+            "optional": {
+                "versions": {label: list(words) for label, words in config.versions.items()},
+                "metrics": {"path": config.metrics_path, "busy": list(config.busy_gauges)},
+            },
             **plain,
         },
         separators=(",", ":"),

@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, config: RunnerConfig) -> None:
         self._process = subprocess.Popen(
             config.engine,
-            env=_environment(config),
+            env=engine_environment(config),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -58,7 +58,7 @@ class Engine:
         self._process.returncode = status
 
 
-def _environment(config: RunnerConfig) -> dict[str, str]:
+def engine_environment(config: RunnerConfig) -> dict[str, str]:
     """The container's own variables without the runner's, then those meant for the engine."""
     inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return inherited | dict(config.env)

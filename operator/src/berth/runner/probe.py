@@ -4,6 +4,8 @@ import http.client
 import json
 import re
 
+from berth.runner.config import RunnerConfig
+
 TIMEOUT_S = 2.0
 """A probe that takes longer has failed; a busy engine answers late, and is asked again."""
 
@@ -18,9 +20,11 @@ _GAUGES = {
 class Probe:
     """Asks one engine. Never raises: what cannot be learnt is False or None."""
 
-    def __init__(self, host: str, port: int, health_path: str, kind: str) -> None:
-        self._host, self._port = host, port
-        self._health_path, self._kind = health_path, kind
+    def __init__(self, config: RunnerConfig) -> None:
+        self._host, self._port = config.host, config.port
+        self._health_path, self._kind = config.health_path, config.busy_probe
+        self._metrics_path = config.metrics_path
+        self._gauges = config.busy_gauges or _GAUGES.get(config.busy_probe)
 
     def is_healthy(self) -> bool:
         """The health path answers 200."""
@@ -28,10 +32,10 @@ class Probe:
 
     def is_busy(self) -> bool | None:
         """Work in hand: running or queued. None when the engine would not say."""
-        names = _GAUGES.get(self._kind)
+        names = self._gauges
         if names is None:
             return None
-        status, body = self._get("/metrics")
+        status, body = self._get(self._metrics_path)
         if status == http.client.OK:
             return read_gauges(body, names)
         if self._kind == "llamacpp" and status:

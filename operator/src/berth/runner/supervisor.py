@@ -40,6 +40,7 @@ from berth.runner.probe import Probe
 from berth.runner.report import render_report, write_report
 from berth.runner.sessions import Sessions
 from berth.runner.smoke import SmokeTest, smoke_fault
+from berth.runner.steps import ask_versions, run_steps
 from berth.runner.verdict import Ending, Verdict, judge_ending
 
 LOOK_S = 0.25
@@ -57,6 +58,7 @@ class Supervisor:
         # SimpleQueue.put is re-entrant: a signal handler may interrupt another put.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._tail = Tail()
+        self._versions: Mapping[str, str] = {}
         self._since = time.monotonic()
 
     def run(self) -> ExitCode:
@@ -74,6 +76,9 @@ class Supervisor:
         kills_before = oom_kills()
         if self._sessions is not None:
             os.umask(0o077)  # what a conversation was about is for this user alone to read
+        stopped = run_steps(config, self._events, self._tell)
+        if stopped is not None:
+            return self._finish(stopped, status=None)
         try:
             engine = Engine(config)
         except OSError as err:
@@ -113,6 +118,8 @@ class Supervisor:
         before = self._state.phase
         self._state, effects = advance(self._state, event, self._limits)
         if self._state.phase is not before:
+            if self._state.phase is Phase.UP and self._config.versions:
+                threading.Thread(target=self._ask_versions, name="versions", daemon=True).start()
             self._say("info", f"{before.value} -> {self._state.phase.value}")
         for effect in effects:
             self._carry_out(effect, engine)
@@ -142,9 +149,15 @@ class Supervisor:
             self._restore()
         self._events.put(SmokeEnded(time.monotonic(), fault))
 
+    def _ask_versions(self) -> None:
+        """Beside an engine that is up: nothing waits for it."""
+        self._versions = ask_versions(self._config)
+        said = ", ".join(f"{name} {value}" for name, value in self._versions.items())
+        self._say("info", f"versions: {said or 'none could be asked'}")
+
     def _watch(self) -> None:
         config = self._config
-        probe = Probe(config.host, config.port, config.health_path, config.busy_probe)
+        probe = Probe(config)
         pause = threading.Event()
         while self._state.phase is not Phase.ENDED:
             phase = self._state.phase
@@ -187,6 +200,7 @@ class Supervisor:
             "status": state.phase.value,
             "busy": state.busy,
             "seconds": round(now - self._since, 3),
+            "versions": dict(self._versions),
             "drainingSeconds": None
             if state.drain_since is None
             else round(now - state.drain_since, 3),
