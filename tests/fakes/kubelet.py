@@ -263,6 +263,7 @@ def _start(pod: Object) -> Played:
         return int(env[name]) if env.get(name) else None
 
     behaviour = Behaviour(
+        kind="vllm" if "vllm" in _told(pod).get("engine", []) else "llamacpp",
         model=pod["metadata"].get("labels", {}).get("berth.dev/model", "fake"),
         load_s=seconds("FAKE_LOAD_SECONDS"),
         first_token_s=seconds("FAKE_FIRST_TOKEN_SECONDS"),
