@@ -1,9 +1,16 @@
 """Do the examples of docs/explanation/memory.md come out, by pencil and by the estimator?"""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from bench.fit_table import CONTEXT, rules
 from berth.estimator import Device, Settings, estimate
+from berth.units import GiB, show_bytes
 from estimator.models import models
+
+ROOT = Path(__file__).parents[2]
 
 MiB = 1 << 20
 LLAMA = models()["llama-3.1-8b-q4km"]
@@ -35,3 +42,12 @@ def test_sliding_layers_of_gemma3_by_pencil() -> None:
 def test_the_latent_cache_of_deepseek_by_pencil() -> None:
     found = estimate(models()["deepseek-v3-q4km"], Settings(context=32768, parallel=1))
     assert found.kinds.kv_cache == 61 * 576 * 2 * 32768 == 2196 * MiB
+
+
+def test_what_others_rules_make_of_the_same_header_is_as_the_page_says() -> None:
+    page = (ROOT / "docs/explanation/memory.md").read_text()
+    said = re.findall(r"^\| [^|]+ \| [^|]+ \| ([\d.]+ GiB|–) \|$", page, re.MULTILINE)
+    found = [rule(LLAMA, CONTEXT) / GiB for rule in rules().values()]
+    assert said == [f"{gib:.2f} GiB" if gib else "–" for gib in found]
+    own = estimate(LLAMA, Settings(context=CONTEXT, parallel=1)).kinds.kv_cache
+    assert f"`berth fit` on its file says `{show_bytes(own)}`" in page

@@ -296,3 +296,31 @@ def test_an_embedding_that_is_mapped_twice_is_the_same_pages() -> None:
     read = estimate(models()["t-gemma4"], Settings(parallel=1, load_mode="none")).host
     table = next(one for one in models()["t-gemma4"].tensors if one.name == "token_embd.weight")
     assert read.total - mapped.total == table.nbytes
+
+
+def tower(kind: str, **keys: int) -> Facts:
+    """A projector of a kind; its image is 560 pixels of patches of 14."""
+    hparams = {
+        "vision.image_size": 560, "vision.patch_size": 14, "vision.embedding_length": 1280,
+        "vision.feed_forward_length": 3420, "vision.attention.head_count": 16, "projector_type": kind,
+    }  # fmt: skip
+    more = {f"vision.{key}": value for key, value in keys.items()}
+    return Facts("gguf", "clip", kind="mmproj", hparams={**hparams, **more})
+
+
+@pytest.mark.parametrize(
+    ("projector", "patches"),
+    [
+        pytest.param(tower("idefics3"), 1600, id="one size, which the header has"),
+        pytest.param(tower("qwen2.5vl_merger"), 16384, id="the engine's most tokens, merged by two a side"),
+        pytest.param(tower("qwen2.5vl_merger", image_max_pixels=1003520), 5120, id="the header's most pixels"),
+        pytest.param(tower("pixtral", spatial_merge_size=2), 4096, id="merged as the header says"),
+        pytest.param(tower("newtower"), 16384, id="not known: the most of any"),
+        pytest.param(tower("newtower", spatial_merge_size=1 << 30), 4096 * 64, id="a header that is not believed"),
+    ],
+)  # fmt: skip
+def test_a_projector_is_charged_for_the_largest_image(projector: Facts, patches: int) -> None:
+    found = estimate(models()["t-llama"], replace(ONE, context=512), projector=projector)
+    assert found.kinds.projector == 4 * patches * (3420 + 3 * 1280) or patches == 1600
+    assert found.sure is (patches == 1600)
+    assert [f"{patches} patches" in note for note in found.notes] == [True] * (patches != 1600)

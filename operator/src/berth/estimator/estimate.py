@@ -24,7 +24,7 @@ from berth.estimator.graph.layout import (
     known,
 )
 from berth.estimator.placing import Placing, place
-from berth.estimator.projector import projector_bytes
+from berth.estimator.projector import projector_bytes, unmeasured
 from berth.estimator.result import Buffers, Estimate, HostNeeds, Kinds
 from berth.estimator.same import first_of
 from berth.estimator.settings import CPU, CPU_REPACK, Device, Host, Settings
@@ -213,6 +213,8 @@ class _Files:
     projector: int
     adapters: int
     on_device: bool
+    notes: tuple[str, ...] = ()
+    """Why the projector's bytes are a bound."""
 
     @staticmethod
     def of(projector: Facts | None, adapters: Sequence[Facts], main: _Priced) -> "_Files":
@@ -222,7 +224,9 @@ class _Files:
         loras = sum(
             -(-group.nbytes // 32) * 32 * group.count for one in adapters for group in one.tensors
         )
-        return _Files(image, loras, bool(main.placing.devices) and main.settings.mmproj_offload)
+        why = unmeasured(projector) if projector is not None else ""
+        on_device = bool(main.placing.devices) and main.settings.mmproj_offload
+        return _Files(image, loras, on_device, (why,) if why else ())
 
 
 def _put_together(
@@ -246,8 +250,8 @@ def _put_together(
         tokens=main.sizes.context,
         per_request=main.sizes.cells,
         parallel=slots,
-        sure=sure,
-        notes=tuple(notes),
+        sure=sure and not files.notes,
+        notes=(*notes, *files.notes),
         refusals=tuple(_refusals(main)),
     )
 
