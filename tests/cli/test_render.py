@@ -107,3 +107,28 @@ def test_what_cannot_be_rendered_says_what_is_missing(berth, file, spec, wants):
 
 def test_one_thing_at_a_time_is_rendered(berth):
     assert "either a MODEL that is declared or a file" in berth("render").stderr
+
+
+def test_every_setting_is_shown_with_its_origin(berth, file):
+    path = file(profile="p", overrides={"args": ["-b", "256"], "batchSize": 512})
+    rows = json.loads(berth("describe", "settings", "-f", path, "--json").stdout)
+    assert (rows["model"], rows["runtime"], rows["hardware"]) == ("team/m", "llamacpp", "cuda")
+    assert {row["setting"]: (row["value"], row["origin"]) for row in rows["settings"]} == {
+        "args": ("-b 256", "model m"),
+        "batchSize": ("512", "model m"),
+        "contextLength": ("4096", "cluster"),
+        "parallel": ("3", "profile p"),
+        "-b": ("256", "args of model m, over batchSize"),
+    }
+    text = berth("describe", "settings", "-f", path).stdout
+    assert "Warning: -b 256 hides batchSize, which is set too." in text
+    notes = berth("render", "-f", path).stdout
+    assert "# parallel: 3  (profile p)" in notes
+    assert "# warning: -b 256 hides batchSize, which is set too" in notes
+
+
+def test_settings_of_hardware_that_its_runtime_does_not_run_on(berth, file):
+    path = file(overrides={"runtime": "sglang"})
+    result = berth("describe", "settings", "-f", path)
+    assert result.exit_code == 1
+    assert "sglang loads safetensors files" in result.stderr

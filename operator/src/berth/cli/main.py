@@ -21,6 +21,7 @@ COMMANDS: dict[str, Entry] = {
     "agent": Entry("berth.cli.programs:agent", "Run the agent of one node."),
     "controller": Entry("berth.cli.programs:controller", "Run the controller."),
     "csi": Entry("berth.cli.programs:csi", "Run the volume driver of one node."),
+    "describe": Entry("berth.cli.describe:describe", "Say who said each setting of a model."),
     "diff": Entry(
         "berth.cli.diff:diff", "Show what a change costs in bytes, and what it would evict."
     ),

@@ -69,26 +69,31 @@ def render(
     With -f no cluster is asked: only headers are read, from the source itself or from a local copy
     of the weights. What nobody can know without a cluster (node, device, uid, images) stands for itself.
     """
-    if bool(model) == bool(path):
-        raise CommandError(
-            "rendering",
-            wrong="name either a MODEL that is declared or a file with -f",
-            todo="write `berth render MODEL` or `berth render -f model.yaml`",
-        )
-    if path:
-        applied = load_objects(path, target.in_namespace)
-        scene = bare_scene(applied, reading)
-        keys = [found.key for found in applied if isinstance(found, Model)]
-    else:
-        wanted = f"{target.in_namespace}/{model}" if "/" not in str(model) else str(model)
-        work = live_scene(target, subjects=frozenset({wanted}))
-        scene = run(work, attempted="reading the cluster")
-        keys = [key_of(str(model), target.in_namespace, scene.state)]
+    scene, keys = scene_of(model, path, reading, target, attempted="rendering")
     found = [rendered(scene, key, device=device, node=node) for key in keys]
     if as_json:
         show_json([body for one in found for body in (one.runner, one.pod)])
     else:
         click.echo("".join(_lines(found)), nl=False)
+
+
+def scene_of(
+    model: str | None, path: str | None, reading: Reading, target: Target, *, attempted: str
+) -> tuple[Scene, list[str]]:
+    """The scene, and the keys of the Models that are asked about. Raises CommandError."""
+    if bool(model) == bool(path):
+        raise CommandError(
+            attempted,
+            wrong="name either a MODEL that is declared or a file with -f",
+            todo="write MODEL, or -f model.yaml",
+        )
+    if path:
+        applied = load_objects(path, target.in_namespace)
+        return bare_scene(applied, reading), [m.key for m in applied if isinstance(m, Model)]
+    wanted = f"{target.in_namespace}/{model}" if "/" not in str(model) else str(model)
+    work = live_scene(target, subjects=frozenset({wanted}))
+    scene = run(work, attempted="reading the cluster")
+    return scene, [key_of(str(model), target.in_namespace, scene.state)]
 
 
 def _lines(found: list[Rendered]) -> Iterator[str]:
@@ -116,7 +121,13 @@ def rendered(scene: Scene, key: str, *, device: str | None, node: str) -> Render
     whole = body | {"metadata": body["metadata"] | {"uid": NO_UID}}
     pod = runner_pod(RunnerObject.model_validate(whole), pod_settings(scene.settings))
     command = f"the engine's command: {shlex.join(spec.command)}"
-    return Rendered((f"{key}: {note}", f"needs {need_text(decision.need)}", command), body, pod)
+    hardware = "cuda" if decision.need.gpus else "cpu"
+    notes = [f"{key}: {note}", f"needs {need_text(decision.need)}", command]
+    notes += [
+        f"{one.name}: {one.value}  ({one.origin})" for one in priced.origins.get(hardware, ())
+    ]
+    notes += [f"warning: {text}" for text in priced.warnings]
+    return Rendered(tuple(notes), body, pod)
 
 
 def _decision(

@@ -10,6 +10,7 @@ from typing import Any
 from berth.api.model import Model
 from berth.api.profile import Profile, ProfileFields
 from berth.runtimes.base import Traits
+from berth.runtimes.flags import read_flags
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,40 @@ def _by_name(
     origins |= {f"env.{one['name']}": origin for one in above}
     merged = {one["name"]: one for one in below} | {one["name"]: one for one in above}
     return list(merged.values())
+
+
+@dataclass(frozen=True)
+class Said:
+    """One setting in force, for people: its dotted name, its value, and who said it."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def told(settled: Settled, traits: Traits) -> list[Said]:
+    """Every setting in force with its origin; literal flags last, with what they hide."""
+    flat = _flat(settled.fields.model_dump(by_alias=True, exclude_unset=True, exclude_none=True))
+    rows = [Said(name, value, settled.origins.get(name, "")) for name, value in flat.items()]
+    literal = []
+    for part in ("command", "args"):
+        words = getattr(settled.fields, part) or []
+        for one in read_flags(traits.flags, words[1:] if part == "command" else words):
+            if one.name:
+                who = f"{part} of {settled.origins.get(part, '')}"
+                hides = f", over {one.key}" if one.key in flat else ""
+                literal.append(Said(one.name, " ".join(one.words[1:]), f"{who}{hides}"))
+    return sorted(rows, key=lambda row: row.name) + literal
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if key == "env":
+            found |= {f"env.{one['name']}": one["value"] for one in value}
+        elif isinstance(value, dict):
+            found |= _flat(value, f"{name}.")
+        else:
+            found[name] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return found

@@ -13,6 +13,7 @@ from berth.api.model import FactsStatus, Model
 from berth.api.profile import Profile
 from berth.api.residency import Residency
 from berth.api.runner import Mount
+from berth.controller.chain import user_layers
 from berth.controller.configured import frame_of
 from berth.controller.history import History
 from berth.controller.observe import Remembered, observe
@@ -173,12 +174,14 @@ def prices_of(
 def _price(model: Model, store: Store, terms: Terms, read: Read) -> Priced:
     name = model.spec.profile or ""
     try:
-        fields = resolve(model, profile_of(model, store))
+        profile = profile_of(model, store)
+        fields = resolve(model, profile)
         files = files_of(model, store, read)
         volume = terms.volumes.get(claim_of(model))
         if volume is not None:
             files = replace(files, local_nodes=_seeing(volume, model, store))
-        return price(model, fields, files, terms.images, profile=name)
+        layers = user_layers(model, profile)
+        return price(model, fields, files, terms.images, profile=name, layers=layers)
     except Unpriceable as err:
         return Priced(
             source_hash=source_hash(model),

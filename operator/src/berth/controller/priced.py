@@ -8,6 +8,7 @@ from berth.api.model import FactsStatus, FileFact
 from berth.api.model import Needs as NeedsStatus
 from berth.api.profile import ProfileFields
 from berth.api.runner import Mount, SmokeRequest
+from berth.controller.chain import Said
 from berth.controller.variants import Variant
 from berth.planner.state import Need
 from berth.reasons import Reason
@@ -39,6 +40,8 @@ class Priced:
     files: tuple[FileFact, ...] = ()
     mount: Mount | None = None
     local_nodes: frozenset[str] | None = None
+    origins: Mapping[str, tuple[Said, ...]] = field(default_factory=dict)
+    """By hardware: every setting in force and who said it. Only for who asks for it."""
     runs_code: tuple[str, ...] = ()
     """Kinds of code in its profile that need a policy's trust."""
     device_names: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from berth.api.model import FactsStatus, FileFact, Model
 from berth.api.model import Needs as NeedsStatus
 from berth.api.profile import ProfileFields
 from berth.api.runner import Mount
-from berth.controller.chain import base_layers, layer_of, settle
+from berth.controller.chain import Layer, Said, base_layers, layer_of, settle, told
 from berth.controller.parts import WEIGHTS, facts_of, parts_of
 from berth.controller.priced import Priced
 from berth.controller.resolve import settings_hash
@@ -61,9 +61,18 @@ class Unpriceable(Exception):  # noqa: N818
 
 
 def price(
-    model: Model, fields: ProfileFields, files: Files, settings: PriceSettings, *, profile: str
+    model: Model,
+    fields: ProfileFields,
+    files: Files,
+    settings: PriceSettings,
+    *,
+    profile: str,
+    layers: Sequence[Layer] = (),
 ) -> Priced:
-    """The price of a Model whose header is known, under what its users set. Raises Unpriceable."""
+    """The price of a Model whose header is known, under what its users set. Raises Unpriceable.
+
+    ``layers``: the same by who set it, for who wants to be told the origins.
+    """
     _check_context(model, fields.context_length, fields.max_context_length)
     engine = runtime_of(fields, settings)
     bench = _Bench(model, fields, files, engine, _facts(files.facts), settings)
@@ -92,6 +101,7 @@ def price(
         runs_code=tuple(runs_own_code(engine.traits, fields)),
         device_names=tuple(sorted(engine.traits.requires)),
         warnings=bench.warnings(),
+        origins=bench.origins(layers) if layers else {},
         blocked=Reason.UNSUPPORTED if missing else None,
         blocked_message=missing,
     )
@@ -172,6 +182,16 @@ class _Bench:
             text = "; ".join(refused) or f"{self.engine.traits.name} has no way to run it"
             raise Unpriceable(Reason.UNSUPPORTED, text[:900])
         return found
+
+    def origins(self, layers: Sequence[Layer]) -> dict[str, tuple[Said, ...]]:
+        """By hardware, who said each setting."""
+        traits, context = self.engine.traits, self._context()
+        return {
+            hardware: tuple(
+                told(settle([*base_layers(traits, hardware, context), *layers]), traits)
+            )
+            for hardware in traits.hardware
+        }
 
     def warnings(self) -> tuple[str, ...]:
         """What does not stop a launch and should be known."""
