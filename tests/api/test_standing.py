@@ -89,3 +89,24 @@ async def test_everything_that_fits_is_loaded_in_order_and_again_when_room_comes
     bay.stack.plane.kubectl("delete", "model", large, "-n", bay.name)
     for model in (first, second):
         bay.wait(model, "Up", 60)
+
+
+async def test_what_a_runner_took_is_kept_and_claimed_the_next_time(bay: Bay) -> None:
+    """Also by a controller that was not there: the figure is in the Model's status."""
+    bay.node()
+    model = bay.model("m", engine={"host_share": 1.4})
+    assert (await bay.ask(model)).status_code == 200
+    need = bay.get(model)["status"]["needs"]["host"]
+    measured = await asyncio.to_thread(
+        bay.stack.wait, "it is noted", lambda: bay.get(model)["status"].get("measured")
+    )
+    (way,) = measured
+    assert (way["device"], way["runs"][0]["host"]) == ("cpu", int(need * 1.4))
+    bay.stack.plane.kill("controller")
+    bay.stack.start_program("controller")
+    bay.stack.plane.kubectl(
+        "annotate", "model", model, "-n", bay.name, "berth.dev/unload-requested=1"
+    )
+    await bay.until("it is gone", lambda: not bay.pods_of(model))
+    assert (await bay.ask(model)).status_code == 200
+    assert bay.runners()[0]["spec"]["claim"]["host"] == int(need * 1.4)

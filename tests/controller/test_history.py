@@ -6,9 +6,7 @@ from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.controller.history import History
 from berth.controller.outcomes import Outcome
-from berth.planner.state import Claim, Need
 from berth.reasons import Reason
-from berth.units import Bytes
 from controller.objects import NOW, model
 
 CRASH = Outcome(Reason.CRASHED, "it crashed")
@@ -76,14 +74,6 @@ def test_a_place_that_could_not_take_it_is_left_out_for_a_while() -> None:
     assert history.restarts("ns/m", NOW).excluded == (("a", NOW + 60),)
     assert history.restarts("ns/m", NOW + 61).excluded == ()
     assert history.restarts("ns/m", NOW).count == 0
-
-
-def test_what_was_measured_only_grows() -> None:
-    history = History()
-    for host, device in ((5, 7), (3, 9)):
-        history.measured("ns/m", "s", Claim(Bytes(host), (("GPU", Bytes(device)),)))
-    need = Need(Bytes(4), (Bytes(6),))
-    assert history.larger("ns/m", "s", need) == Need(Bytes(5), (Bytes(9),))
 
 
 def test_a_place_is_freed_when_its_runner_is_no_longer_seen() -> None:

@@ -7,16 +7,17 @@ import pytest
 from berth.api.demand import Demand
 from berth.api.meta import timestamp
 from berth.api.model import Model
+from berth.api.runner import Runner
 from berth.controller.history import History
 from berth.controller.observe_models import Defaults, dead_gateways, observe_model
 from berth.controller.outcomes import Outcome
 from berth.controller.priced import Priced
 from berth.controller.sightings import Sightings
-from berth.planner.state import Claim, Need
 from berth.planner.state import Model as Seen
+from berth.planner.state import Need
 from berth.reasons import Reason
 from berth.units import Bytes
-from controller.objects import GIB, NOW, demand, model
+from controller.objects import GIB, NOW, demand, model, runner
 
 PRICED = Priced(settings_hash="s", needs=(Need(Bytes(GIB)),))
 
@@ -106,7 +107,9 @@ def test_the_larger_of_minimum_and_maximum_bounds_the_replicas() -> None:
 def test_what_was_measured_and_what_was_killed_enlarge_the_need() -> None:
     history = History()
     history.adopt(Model.model_validate(model()))
-    history.measured("ns/m", "s", Claim(host=Bytes(GIB * 3 // 2)))
+    seen = {"agent": {"memory": {"host": GIB * 3 // 2}}}
+    took = Runner.model_validate(runner(settingsHash="s", status=seen))
+    history.measurements.saw("ns/m", took, {})
     assert _see(Sightings(), None, history=history).needs[0].host == GIB * 3 // 2
     history.failed("ns/m", "u", Outcome(Reason.OOM_KILLED, ""), node="a", now=NOW)
     assert _see(Sightings(), None, history=history).needs[0].host > GIB * 3 // 2

@@ -61,7 +61,7 @@ def test_a_launch_is_made_again_word_by_word() -> None:
     place, claim = Place("a", ("GPU-1",)), Claim(Bytes(2 * GIB), (("GPU-1", Bytes(GIB)),))
     decision = Reserve("ns/m", place, claim, priced.needs[0], 0, 3)
     made = runner_spec(decision, MODEL, priced, nodes={}, stamp=Stamp(4, "p4"))
-    moment = {"attempt": 3, "epoch": 4, "pass_id": "p4", "stage": "Reserved"}
+    moment = {"attempt": 3, "epoch": 4, "pass_id": "p4", "stage": "Reserved", "variant": VARIANT}
     ref = {"model_ref": made.model_ref, "claim": made.claim}
     assert made.wire() == SPEC.model_copy(update=moment | ref).wire()
     assert (made.claim.host, made.claim.host_file_pages) == (2 * GIB, GIB)

@@ -37,7 +37,7 @@ from berth.kube.client import Kube, Object
 from berth.kube.refs import NODES
 from berth.settings import Settings
 from berth.units import Bytes, parse_quantity
-from fakes.kubelet import FAKE_NODE, FakeKubelet, Played
+from fakes.kubelet import FAKE_NODE, FakeKubelet, Played, environment_of
 
 log = logging.getLogger(__name__)
 GPUS = "fake.berth.dev/gpus"
@@ -59,14 +59,14 @@ class FakeHost:
         return self.memory().available
 
     def memory(self) -> HostMemory:
-        used = sum(_claim(p.pod).get("host", 0) for p in self._pods())
+        used = sum(_held(p.pod) for p in self._pods())
         free = self._total - BASE_USED - used - self.foreign
         return HostMemory(total=Bytes(self._total), available=Bytes(max(0, free)))
 
     def pod(self, uid: str) -> PodFigures | None:
         for played in self._pods():
             if played.pod["metadata"]["uid"] == uid:
-                held = Bytes(_claim(played.pod).get("host", 0))
+                held = Bytes(_held(played.pod))
                 return PodFigures(held=held, file=Bytes(0), pids=frozenset({_pid(uid)}))
         return None
 
@@ -246,6 +246,12 @@ def gpu_sizes(text: str) -> list[int]:
         count, _, size = part.strip().rpartition("x")
         sizes += [parse_quantity(size)] * int(count or 1)
     return sizes
+
+
+def _held(pod: Object) -> int:
+    """Of the host, by FAKE_HOST_SHARE of the need that the Runner was made with."""
+    share = float(environment_of(pod).get("FAKE_HOST_SHARE") or 1)
+    return int(_claim(pod).get("host", 0) * share)
 
 
 def _claim(pod: Object) -> dict[str, Any]:

@@ -254,7 +254,7 @@ class FakeKubelet:
 
 
 def _start(pod: Object) -> Played:
-    env = _environment(pod)
+    env = environment_of(pod)
 
     def seconds(name: str) -> float:
         return float(env.get(name) or 0)
@@ -282,7 +282,7 @@ def _start(pod: Object) -> Played:
     )
 
 
-def _environment(pod: Object) -> dict[str, str]:
+def environment_of(pod: Object) -> dict[str, str]:
     container = pod["spec"]["containers"][0]
     env = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
     return env | dict(_told(pod).get("env", {}))

@@ -153,7 +153,8 @@ class Switches(Days):
     @rule(key=name, version=st.sampled_from(["h1", "h2", "bad-1", "bad-2"]))
     def settings_change_to_what_may_not_work(self, key: str, version: str) -> None:
         self.world.bad = {"bad-1", "bad-2"}
-        if self.world.changes[key].good:
+        change = self.world.changes.get(key)
+        if change is not None and change.good:
             self.world.change(key, settings_hash=version)
 
     def teardown(self) -> None:

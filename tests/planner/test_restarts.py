@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.planner.restarts import after_oom, backoff_s, larger_need, next_restart
+from berth.planner.restarts import after_oom, backoff_s, larger_need, next_restart, settled
 from berth.planner.state import Claim, Restarts
 from berth.reasons import Reason
 from builders import NOW, gib, need
@@ -67,3 +67,17 @@ def test_each_oom_kill_asks_for_a_quarter_more() -> None:
     assert after_oom(need(None, 8), 2) == need(None, 12)
     assert after_oom(need(None, 1), 1) == need(None, 1.5)
     assert after_oom(need(None, 8), 50) == need(None, 16)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "want"),
+    [
+        pytest.param((), 0, id="no run says nothing"),
+        pytest.param((5,), 5, id="one run is believed"),
+        pytest.param((5, 9), 9, id="of two the larger counts"),
+        pytest.param((5, 9, 4), 5, id="of three the freak is left out"),
+        pytest.param((9, 5, 9), 9, id="unless another one agrees"),
+    ],
+)
+def test_what_the_last_runs_say_together(peaks: tuple[int, ...], want: int) -> None:
+    assert settled(peaks) == want

@@ -191,6 +191,8 @@ def test_it_goes_as_a_whole_when_nobody_uses_it() -> None:
     assert [(a.runner, a.reason) for a in drains] == [("r-a1", Reason.IDLE), ("r-a0", Reason.IDLE)]
     busy = cluster(node(gpus=2), idle, on(0, **old), on(1, busy=1, **old))
     assert make_plan(busy).actions == ()
+    young = cluster(node(gpus=2), idle, on(0, **old), on(1, up_since=NOW - 9))
+    assert make_plan(young).actions == ()
     kept = cluster(node(gpus=2), replace(idle, min_replicas=1), on(0, **old), on(1, **old))
     assert make_plan(kept).actions == ()
 

@@ -260,6 +260,24 @@ class Trial(Wire):
     message: Text | None = None
 
 
+class MeasuredRun(Wire):
+    """What one runner took at most: its peak on each device, its working set on the host."""
+
+    runner: Annotated[str, Field(max_length=64)]
+    host: ByteCount = 0
+    devices: Annotated[list[ByteCount], Field(max_length=64)] = []
+
+
+class MeasuredNeed(Wire):
+    """The last runs with the same settings, launched the same way, on the same kind of device."""
+
+    settings: Annotated[str, Field(max_length=64)]
+    variant: Annotated[str, Field(max_length=128)] = ""
+    device: Annotated[str, Field(max_length=253)] = ""
+    """Name of the devices, or ``cpu``."""
+    runs: Annotated[list[MeasuredRun], Field(max_length=5)] = []
+
+
 class ModelStatus(Wire):
     observed_generation: int | None = None
     conditions: Conditions = []
@@ -292,6 +310,8 @@ class ModelStatus(Wire):
     load_seconds: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=5)] = []
     autoloaded: bool | None = None
     """``autoload`` has had its turn: it was up, and did not go by a failure or for another's sake."""
+    measured: Annotated[list[MeasuredNeed], Field(max_length=8)] = []
+    """What runners really took; the next placement uses the larger of estimate and measurement."""
     last_refusal: LastRefusal | None = None
     restarts: Count = 0
     next_retry: Time | None = None

@@ -134,6 +134,8 @@ class RunnerSpec(Wire):
     parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     context_length: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     settings_hash: Annotated[str, Field(max_length=64)] = ""
+    variant: Annotated[str, Field(max_length=128)] = ""
+    """In which of the Model's ways it is launched, for example with how many layers on the host."""
     load_timeout_seconds: Seconds = 900
     hang_timeout_seconds: Seconds = 120
     drain_timeout_seconds: Seconds = 300

@@ -196,6 +196,7 @@ class Application:
             passId=self._hands.stamp.pass_id,
             claim=claim.wire(),
             settingsHash=priced.settings_hash,
+            variant=variant.name,
             image=variant.image,
             command=variant.command(cards_of(action, self._nodes)),
             env=[

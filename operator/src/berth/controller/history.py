@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from berth.api.meta import moment_of
 from berth.api.model import Model
+from berth.controller.measurements import Measurements
 from berth.controller.outcomes import Outcome
-from berth.planner.restarts import after_oom, larger_need, next_restart
-from berth.planner.state import Claim, Need, Restarts
+from berth.planner.restarts import after_oom, next_restart
+from berth.planner.state import Need, Restarts
 from berth.reasons import Reason
-from berth.units import Bytes
 
 _STEADY_S = 60.0
 """A runner that was up this long has recovered: the next crash is a first one."""
@@ -32,12 +32,13 @@ class History:
         self._models: dict[str, Failures] = {}
         self._counted: set[str] = set()
         self._asked: dict[str, float] = {}
-        self._measured: dict[tuple[str, str, bool], Claim] = {}
+        self.measurements = Measurements()
         self._last_seen: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._freed: dict[str, float] = {}
 
     def adopt(self, model: Model) -> None:
         """Take over what a former leader noted in the Model's status; a changed Model starts anew."""
+        self.measurements.adopt(model)
         key, generation = model.key, model.metadata.generation
         known = self._models.get(key)
         if known is not None and known.generation == generation:
@@ -80,8 +81,8 @@ class History:
     def larger(self, key: str, settings_hash: str, need: Need) -> Need:
         """A need made as large as earlier runners, and kills for want of memory, have shown."""
         known = self._models.get(key)
-        seen = self._measured.get((key, settings_hash, bool(need.gpus)))
-        return after_oom(larger_need(need, seen), known.oom_kills if known else 0)
+        seen = self.measurements.larger(key, settings_hash, need)
+        return after_oom(seen, known.oom_kills if known else 0)
 
     def steady(self, key: str, up_since: float, now: float) -> None:
         """A runner of the Model is up; after a while its failures are forgotten."""
@@ -96,12 +97,6 @@ class History:
         if known is not None and self._asked.get(key) != asked:
             self._asked[key] = asked
             self._models[key] = Failures(known.generation)
-
-    def measured(self, key: str, settings_hash: str, claim: Claim) -> None:
-        """Keep what a runner of these settings really took; peaks only grow."""
-        name = (key, settings_hash, bool(claim.devices))
-        known = self._measured.get(name)
-        self._measured[name] = claim if known is None else _larger(known, claim)
 
     def saw_runners(self, places: Mapping[str, tuple[str, tuple[str, ...]]], now: float) -> None:
         """Note which of the runners seen before are gone; ``places`` is node and devices by uid."""
@@ -120,7 +115,7 @@ class History:
         """Forget Models that are gone."""
         self._models = {key: value for key, value in self._models.items() if key in keys}
         self._asked = {key: value for key, value in self._asked.items() if key in keys}
-        self._measured = {k: value for k, value in self._measured.items() if k[0] in keys}
+        self.measurements.keep_only(keys)
 
 
 def _moment(stamp: str | None) -> float | None:
@@ -128,10 +123,3 @@ def _moment(stamp: str | None) -> float | None:
         return moment_of(stamp) if stamp else None
     except ValueError:
         return None
-
-
-def _larger(one: Claim, other: Claim) -> Claim:
-    """By place; devices are compared in order, for the next runner may get others."""
-    pairs = zip(one.devices, other.devices, strict=False)
-    devices = tuple((uuid, Bytes(max(size, more))) for (uuid, more), (_, size) in pairs)
-    return Claim(Bytes(max(one.host, other.host)), devices)

@@ -60,6 +60,7 @@ def runner_spec(
         parallel=priced.parallel,
         context_length=priced.context_length,
         settings_hash=priced.settings_hash,
+        variant=variant.name,
         tolerations=list(model.spec.tolerations),
         node_selector=dict(model.spec.node_selector),
         resources=priced.fields.resources,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from berth.api.demand import Demand
@@ -14,6 +14,7 @@ from berth.controller.launch import Stamp
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Observation, Remembered, observe
 from berth.controller.observe_models import dead_gateways
+from berth.controller.priced import Priced
 from berth.controller.prices import PriceDesk
 from berth.controller.publish import Pass, Publisher
 from berth.controller.sweep import sweep_pods
@@ -135,6 +136,7 @@ class Passes:
         self.metrics.written(after.written)
         self.metrics.copied(self.remembered.copies.tally, seen.state.nodes)
         self.metrics.saw(seen.state.runners, len(seen.models))
+        self.metrics.compared(_ratios(self.remembered, prices))
         self.remembered.sightings.forget_untouched()
         return "done", self._until_next(plan, seen, now)
 
@@ -180,3 +182,12 @@ class Passes:
         moments = [now + (_BUSY_TICK_S if restless else _IDLE_TICK_S)]
         moments += [at for at in (plan.wake_at, self.desk.next_retry()) if at is not None]
         return max(0.02, min(moments) - self.hands.clock())
+
+
+def _ratios(remembered: Remembered, prices: Mapping[str, Priced]) -> Iterator[tuple[str, float]]:
+    """Measured as a share of estimated, for every Model that has run with its present settings."""
+    measurements = remembered.history.measurements
+    for key in measurements.models():
+        priced = prices.get(key)
+        for need in priced.needs if priced else ():
+            yield from measurements.ratios(key, priced.settings_hash if priced else "", need)

@@ -1,6 +1,7 @@
 """Which figures does the controller offer to Prometheus?"""
 
 from collections import Counter as Counts
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -54,6 +55,13 @@ class Metrics:
         self._leader = Gauge("berth_leader", "1 while this process leads", registry=self.registry)
         self._models = Gauge("berth_models", "Models declared", registry=self.registry)
 
+        self._measured = Gauge(
+            "berth_measured_share",
+            "What runners took as a share of the estimate: lowest and highest over all Models",
+            ["place", "bound"],
+            registry=self.registry,
+        )
+
     def leads(self, epoch: int) -> None:
         self._leader.set(1 if epoch else 0)
 
@@ -78,6 +86,15 @@ class Metrics:
         self._host_evictions.inc(tally.evictions)
         ready = (copy.size for node in nodes for copy in node.copies if copy.ready)
         self._host_bytes.set(sum(ready))
+
+    def compared(self, shares: Iterable[tuple[str, float]]) -> None:
+        """How far estimates were off: (``host`` or ``device``, measured by estimated)."""
+        by_place: dict[str, list[float]] = {}
+        for place, share in shares:
+            by_place.setdefault(place, []).append(share)
+        for place, found in by_place.items():
+            self._measured.labels(place, "lowest").set(min(found))
+            self._measured.labels(place, "highest").set(max(found))
 
     def saw(self, runners: tuple[Runner, ...], models: int) -> None:
         counts = Counts(runner.stage for runner in runners)

@@ -1,6 +1,6 @@
 """What is the cluster's state, in the planner's words? Objects and sightings in, one value out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.api.model import Model as ModelObject
@@ -17,7 +17,7 @@ from berth.controller.sightings import Sightings
 from berth.controller.store import Store
 from berth.planner.restarts import OF_THE_PLACE
 from berth.planner.rollout import Phase, counts_as_failure
-from berth.planner.state import HOST, Claim, Model, Restarts, Runner, Stage, State
+from berth.planner.state import HOST, Model, Node, Restarts, Runner, Stage, State
 from berth.units import Bytes
 
 
@@ -86,6 +86,7 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
     _remember(runners, history, now)
     bare = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
     nodes = with_copies(bare, store.pods)
+    _measure(found, nodes, history)
     remembered.returning.note(runners, nodes, now)
     state = State(
         now=now,
@@ -134,7 +135,6 @@ def _remember(runners: tuple[Runner, ...], history: History, now: float) -> None
     """What runners teach: who has gone, what they really take, that they are steady."""
     history.saw_runners({r.uid: (r.node, _devices(r)) for r in runners}, now)
     for runner in runners:
-        _measure(runner, history)
         if runner.stage is Stage.UP and runner.up_since is not None:
             history.steady(runner.model, runner.up_since, now)
 
@@ -210,11 +210,9 @@ def _count_failure(entry: Entry, standing: Standing | None, history: History, no
     return history.failed(entry.model_key, entry.uid, outcome, node=entry.node, now=now)
 
 
-def _measure(runner: Runner, history: History) -> None:
-    """Keep what a runner that is up really holds: the next placement uses it."""
-    if not runner.measured or runner.stage is not Stage.UP:
-        return
-    by_place = dict(runner.measured)
-    devices = tuple((uuid, by_place.get(uuid, Bytes(0))) for uuid, _ in runner.claim.devices)
-    claim = Claim(by_place.get(HOST, Bytes(0)), devices)
-    history.measured(runner.model, runner.settings_hash, claim)
+def _measure(found: Iterable[Entry], nodes: Iterable[Node], history: History) -> None:
+    """Keep what runners that are up really hold: the next placement uses it."""
+    names = {device.uuid: device.name for node in nodes for device in node.devices}
+    for entry in found:
+        if entry.stage is Stage.UP and entry.runner is not None:
+            history.measurements.saw(entry.model_key, entry.runner, names)

@@ -138,6 +138,7 @@ class Publisher:
                     restarts=seen[key].restarts,
                     used=demand.status.used if demand else None,
                     first_holder=claim.holder if claim else "",
+                    measured=self._remembered.history.measurements.told(key),
                     shared_id=claim.id if claim else "",
                     has_gpus=has_gpus,
                 )

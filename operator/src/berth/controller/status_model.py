@@ -7,6 +7,7 @@ from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, Condition, timest
 from berth.api.model import (
     FactsStatus,
     LastRefusal,
+    MeasuredNeed,
     Model,
     ModelRunner,
     ModelStatus,
@@ -65,6 +66,7 @@ class ModelFacts:
     """Key of the elder Model that holds one of its ids; empty where it holds them itself."""
     shared_id: str = ""
     standing: Standing | None = None
+    measured: Sequence[MeasuredNeed] = ()
     has_gpus: bool = False
     """Some node of the cluster has a GPU: the needs shown are those on one."""
 
@@ -94,6 +96,7 @@ def model_status(facts: ModelFacts, now: float) -> ModelStatus:
         last_used=facts.used or before.last_used,
         load_seconds=_load_seconds(facts),
         autoloaded=_autoloaded(facts),
+        measured=list(facts.measured),
         last_refusal=_last_refusal(facts, now),
         restarts=facts.restarts.count,
         next_retry=timestamp(facts.restarts.next_retry) if facts.restarts.next_retry else None,

@@ -226,8 +226,8 @@ def plan_idle(book: Book, runner: Runner, model: Model, up: int) -> Drain | None
     1. Never: ``idleTimeout`` 0, pinned, or no more runners up than are kept (``minReplicas``).
     2. Never while anything is in hand, or waits, or is asked for; of a ``PerDevice`` model, which
        goes as a whole, in any runner's hand.
-    3. After ``idleTimeout``, counted from the end of the last request or from when it came up,
-       whichever is later.
+    3. After ``idleTimeout``, counted from the end of the last request or from when it (of a
+       ``PerDevice`` model the last of them) came up, whichever is later.
     4. Never unwatched: after an outage, or while its agent is silent.
     """
     if model.idle_timeout_s <= 0 or model.pinned or up <= kept_count(book, model):
@@ -235,7 +235,9 @@ def plan_idle(book: Book, runner: Runner, model: Model, up: int) -> Drain | None
     alike = book.live(model.key) if model.per_device else [runner]
     if any(r.busy for r in alike) or model.waiting > 0 or model.load_asked is not None:
         return None
-    idle_at = max(model.used, runner.up_since or 0.0) + model.idle_timeout_s
+    if any(r.stage is not Stage.UP for r in alike):
+        return None
+    idle_at = max(model.used, *(r.up_since or 0.0 for r in alike)) + model.idle_timeout_s
     if book.state.now < idle_at:
         book.wake(idle_at)
         return None

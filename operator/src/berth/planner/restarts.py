@@ -1,5 +1,6 @@
 """When may a model that failed be tried again, where not, and with how much more memory?"""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from berth.planner.state import HOST, Claim, Need, Restarts
@@ -106,6 +107,22 @@ def backoff_s(count: int) -> float:
 
 WILDEST = 2
 """A measurement beyond this many times the estimate is cut there: one freak must not lock a model out."""
+
+
+ENOUGH_RUNS = 3
+"""From so many runs on the one that took most is left out: it may have been a freak."""
+
+
+def settled(peaks: Iterable[int]) -> int:
+    """What the last runs say together: the largest of one or two, the second largest of more.
+
+    So a freak is forgotten: at once where two others say otherwise, and with the runs that are no
+    longer kept.
+    """
+    known = sorted(peaks, reverse=True)
+    if not known:
+        return 0
+    return known[1] if len(known) >= ENOUGH_RUNS else known[0]
 
 
 def larger_need(need: Need, seen: Claim | None) -> Need:
