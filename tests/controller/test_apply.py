@@ -146,6 +146,7 @@ async def test_a_reservation_is_a_runner_with_its_claim_and_a_name_of_its_own() 
     assert spec["claim"] == {
         "host": 2 * GIB,
         "hostFilePages": 2 * GIB,
+        "hostCopied": 0,
         "devices": [{"device": "GPU-1", "index": 3, "memory": GIB}],
         "disk": GIB,
     }

@@ -7,7 +7,6 @@ measured models: the same keys and shapes, all weights zero and most of the file
 import json
 import os
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from berth.headers.local import read_path
 from berth.runtimes.llamacpp import BUILD
 from berth.runtimes.llamacpp_flags import parse
 from cluster import images
+from cluster.unpack import unpack
 from estimator.engine_log import Logged, read_log
 from estimator.files import write_model
 from estimator.models import DATA, models
@@ -86,16 +86,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield Engine(Path(given))
         return
     root = tmp_path_factory.mktemp("engine")
-    with tarfile.open(images.built(images.LLAMACPP).archive) as archive:
-        manifest = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
-        for name in manifest[0]["Layers"]:
-            with tarfile.open(fileobj=archive.extractfile(name)) as layer:
-                layer.extractall(root, filter="tar")
-    (root / "models").mkdir(exist_ok=True)
-    null = root / "dev" / "null"
-    if not null.exists():
-        null.parent.mkdir(exist_ok=True)
-        os.mknod(null, 0o666 | 0o020000, os.makedev(1, 3))
+    unpack(images.built(images.LLAMACPP).archive, root)
     yield Engine(root)
 
 

@@ -1,12 +1,14 @@
 """What the node's agent does for pods, on a real node: volumes of the store's driver."""
 
 import asyncio
+import re
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from berth.agent.cgroups import Cgroups
@@ -217,7 +219,7 @@ class TestCopies:
         size = int(alone["hostFilePages"])
         berth.kubectl("annotate", "model", copied, "berth.dev/unload-requested=1")
         await asyncio.to_thread(
-            berth.wait, "its weights are copied", lambda: any(map(is_ready, holders(berth))), 120
+            berth.wait, "the controller sees the copy", lambda: figure(berth, "copy_bytes"), 120
         )
         (holder,) = holders(berth)
         locked = file_bytes(holder)
@@ -225,6 +227,7 @@ class TestCopies:
         beside = berth.every("runners")[0]["spec"]["claim"]
         pod = berth.get("pod", berth.runner_pods(copied)[0])
         mapped = file_bytes(pod)
+        assert figure(berth, "copy_hits_total") == 1
         print(
             f"claim {alone['host'] >> 20} MiB alone, {beside['host'] >> 20} MiB beside the copy; file "
             f"pages charged: {locked >> 20} MiB to the holder, {mapped >> 20} MiB to the runner"
@@ -234,9 +237,12 @@ class TestCopies:
         assert mapped < size / 10
 
 
-def is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions") or []
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+def figure(berth: Installed, name: str) -> float:
+    """One of the controller's figures of host copies."""
+    (pod,) = berth.every("pods", NAMESPACE, "app.kubernetes.io/component=controller")
+    page = httpx.get(f"http://{pod['status']['podIP']}:8081/metrics", trust_env=False).text
+    found = re.search(rf"^berth_host_{name} (\S+)$", page, re.MULTILINE)
+    return float(found.group(1)) if found else 0.0
 
 
 def events(berth: Installed) -> str:

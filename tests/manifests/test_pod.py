@@ -68,7 +68,7 @@ def test_a_runner_on_the_cpu_has_this_whole_pod():
                 "berth.dev/runner-uid": "u-1",
             },
             "annotations": {
-                "berth.dev/claim": '{"devices":[],"disk":0,"host":629145600,"hostFilePages":209715200}'
+                "berth.dev/claim": '{"devices":[],"disk":0,"host":629145600,"hostCopied":0,"hostFilePages":209715200}'
             },
             "ownerReferences": [
                 {

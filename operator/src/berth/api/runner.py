@@ -45,6 +45,8 @@ class Claim(Wire):
 
     host: ByteCount = 0
     host_file_pages: ByteCount = 0
+    host_copied: ByteCount = 0
+    """File pages that it reads repeatedly and that a copy on the node holds: not part of ``host``."""
     devices: Annotated[list[DeviceClaim], Field(max_length=64)] = []
     disk: ByteCount = 0
 

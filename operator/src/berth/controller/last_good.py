@@ -94,7 +94,9 @@ def _spec(record: str) -> RunnerSpec:
 def _priced(spec: RunnerSpec) -> Priced:
     claim = spec.claim
     need = Need(
-        host=Bytes(claim.host),
+        # The copy that it ran beside may be gone.
+        host=Bytes(claim.host + claim.host_copied),
+        file_pages=Bytes(claim.host_file_pages + claim.host_copied),
         gpus=tuple(Bytes(device.memory) for device in claim.devices),
         text="as it was last up",
         variant=VARIANT,
@@ -107,7 +109,7 @@ def _priced(spec: RunnerSpec) -> Priced:
         launch=_FILLED,
         env={one.name: one.value for one in spec.env},
         port=spec.port,
-        host_file_pages=claim.host_file_pages,
+        host_file_pages=claim.host_file_pages + claim.host_copied,
         hang_timeout_s=float(spec.hang_timeout_seconds),
     )
     return Priced(

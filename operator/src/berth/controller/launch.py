@@ -126,10 +126,11 @@ def wire_claim(
     node = nodes.get(decision.place.node)
     indexes = {device.uuid: device.index for device in node.devices} if node else {}
     # What copies on the node hold is not in the claim, and none of this pod's to charge.
-    carried = decision.need.host - decision.claim.host
+    carried = max(0, decision.need.host - decision.claim.host)
     return WireClaim(
         host=decision.claim.host,
         host_file_pages=min(max(0, variant.host_file_pages - carried), decision.claim.host),
+        host_copied=carried,
         devices=[
             DeviceClaim(device=uuid, index=indexes.get(uuid, 0), memory=size)
             for uuid, size in _merged(decision.claim).items()
