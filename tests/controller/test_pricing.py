@@ -76,6 +76,17 @@ def test_two_gpus_by_profile_share_the_bytes(facts: FactsStatus) -> None:
     assert max(one, two) < alone < one + two
 
 
+def test_what_is_kept_warm_is_charged_beside_what_the_engine_has_copied(facts: FactsStatus) -> None:
+    """On the CPU the weights are mapped anyway: nothing is charged twice."""
+    plain, warm = _price(facts), _price(facts, overrides={"keepWarm": ["*.gguf"]})
+    size = facts.files[0].size
+    assert warm.needs[0].host - plain.needs[0].host == size
+    assert warm.variants[0].host_file_pages == size
+    assert "1.17 GiB kept warm" in warm.needs[0].text
+    assert warm.needs[1].host == plain.needs[1].host
+    assert warm.settings_hash == plain.settings_hash
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "word"),
     [

@@ -222,6 +222,27 @@ def test_without_the_volume_driver_the_store_is_a_host_path():
 
 
 GIB = 1 << 30
+TWO_FILES = [{"name": "m.gguf", "size": 10 * GIB}, {"name": "lm/table.bin", "size": GIB}]
+
+
+@pytest.mark.parametrize(
+    ("claim", "kept", "want"),
+    [
+        pytest.param({}, [], ["m.gguf", "lm/table.bin"], id="all that was copied is dropped"),
+        pytest.param({"hostFilePages": 10 * GIB}, [], [], id="what is mapped is not"),
+        pytest.param({"hostCopied": 10 * GIB}, [], [], id="nor what is mapped from a copy"),
+        pytest.param(
+            {"hostFilePages": GIB}, ["lm/table.bin"], ["m.gguf"], id="what is kept warm stays"
+        ),
+        pytest.param(
+            {"hostFilePages": 11 * GIB}, ["lm/table.bin"], [], id="kept warm beside what is mapped"
+        ),
+    ],
+)
+def test_whose_page_cache_is_dropped_after_the_load(claim, kept, want):
+    claim = {"host": 12 * GIB, "hostFilePages": 0, **claim}
+    config = runner_config(runner(claim=claim, files=TWO_FILES, keepWarm=kept))
+    assert config["dropCache"] == [f"/models/{name}" for name in want]
 
 
 @pytest.mark.parametrize(

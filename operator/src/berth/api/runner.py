@@ -145,6 +145,8 @@ class RunnerSpec(Wire):
     node_selector: Labels = {}
     resources: ComputeResources | None = None
     pod_template: PodTemplate | None = None
+    keep_warm: Annotated[list[Annotated[str, Field(max_length=1024)]], Field(max_length=64)] = []
+    """Names of files whose page cache stays after the load: the engine reads them again."""
     pre_exec: Annotated[list[Annotated[list[Word], Field(max_length=32)]], Field(max_length=8)] = []
     """Argument lists that run, one after the other, before the engine on every start."""
     runs_code: Annotated[list[CodeKind], Field(max_length=8)] = []

@@ -11,6 +11,7 @@ from berth.controller.observe_models import drain_timeout_s, load_timeout_s
 from berth.controller.priced import Priced
 from berth.controller.smoke import readiness_request
 from berth.controller.variants import Variant, variant_of
+from berth.controller.warm import warm_files
 from berth.manifests.names import runner_name
 from berth.planner.actions import Prepare, Reserve
 from berth.planner.state import Claim, Node
@@ -66,6 +67,7 @@ def runner_spec(
         resources=priced.fields.resources,
         pod_template=priced.fields.pod_template,
         pre_exec=pre_exec_of(variant, priced),
+        keep_warm=[file.name for file in warm_files(priced.fields, priced.files)][:64],
         runs_code=list(priced.runs_code),
         smoke_test=priced.smoke or readiness_request(model, priced),
         engine=engine_traits(variant.runtime.traits, _health_path(priced)),

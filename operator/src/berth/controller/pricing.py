@@ -1,6 +1,6 @@
 """What does a Model need in each way of running it, and with which command? (Pure.)"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -14,6 +14,7 @@ from berth.controller.parts import WEIGHTS, facts_of, parts_of
 from berth.controller.priced import Priced
 from berth.controller.resolve import settings_hash
 from berth.controller.variants import Variant
+from berth.controller.warm import warm_files
 from berth.estimator import Estimate
 from berth.facts import Facts
 from berth.manifests.pod import MODELS_PATH
@@ -24,7 +25,7 @@ from berth.runtimes.base import Adapter, Job, Launch, Ranks, Runtime, Way
 from berth.runtimes.checks import runs_own_code
 from berth.runtimes.registry import BUILT_IN, registry
 from berth.runtimes.template import field_values
-from berth.units import Bytes
+from berth.units import Bytes, show_bytes
 
 _HANG_S = 120.0
 PORT = 8080
@@ -227,6 +228,8 @@ class _Bench:
 
     def _offer(self, job: Job, way: Way) -> _Offer:
         estimate, timeout = way.estimate, self.fields.hang_timeout
+        mapped = max(0, estimate.host.file - estimate.host.file_read_once)
+        warm = warm_bytes(job.fields, self.files.files, are_weights_mapped=mapped > 0)
         variant = Variant(
             name=way.name,
             image=self._image(job.hardware),
@@ -237,16 +240,16 @@ class _Bench:
             hosts=way.hosts,
             env=self.engine.environment(way.settings),
             port=PORT,
-            host_file_pages=max(0, estimate.host.file - estimate.host.file_read_once),
+            host_file_pages=mapped + warm,
             hang_timeout_s=seconds_of(timeout) if timeout else _HANG_S,
         )
         # An argument list that cannot be made is found now, not when victims have gone.
         variant.command(tuple(size for _, size in estimate.devices))
         need = Need(
-            host=Bytes(estimate.host.total),
+            host=Bytes(estimate.host.total + warm),
             gpus=tuple(size for _, size in estimate.devices) if way.devices else (),
             sure=estimate.sure,
-            text=estimate.sentence,
+            text=estimate.sentence + (f" and {show_bytes(Bytes(warm))} kept warm" if warm else ""),
             file_pages=Bytes(variant.host_file_pages),
             variant=way.name,
         )
@@ -326,3 +329,14 @@ def _needs_status(estimate: Estimate) -> NeedsStatus:
 
 def _saves_sessions(fields: ProfileFields) -> bool:
     return bool(fields.drain and fields.drain.save_sessions)
+
+
+def warm_bytes(
+    fields: ProfileFields, files: Iterable[FileFact], *, are_weights_mapped: bool
+) -> int:
+    """Bytes of page cache that ``keepWarm`` takes beside what the engine maps anyway."""
+    return sum(
+        file.size
+        for file in warm_files(fields, files)
+        if not (file.role == WEIGHTS and are_weights_mapped)
+    )

@@ -153,10 +153,15 @@ def _looks(runner: Runner) -> Object:
 
 
 def _read_once(runner: Runner) -> list[str]:
-    """Files that the engine has copied once it is up; with claimed file pages it maps them."""
-    if runner.spec.claim.host_file_pages:
+    """Files that the engine has copied once it is up and never reads again.
+
+    With more file pages claimed than are kept warm it has mapped its weights: none are dropped.
+    """
+    claim, kept = runner.spec.claim, set(runner.spec.keep_warm)
+    warm = sum(file.size for file in runner.spec.files if file.name in kept)
+    if claim.host_file_pages + claim.host_copied > warm:
         return []
-    return [f"{MODELS_PATH}/{file.name}" for file in runner.spec.files]
+    return [f"{MODELS_PATH}/{file.name}" for file in runner.spec.files if file.name not in kept]
 
 
 def _spec(runner: Runner, settings: PodSettings, template: PodTemplate) -> Object:
