@@ -2,97 +2,19 @@
 
 import asyncio
 import collections
-import contextlib
-import json
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
 
-from api.bay import Bay, chat, words
+from api.bay import Bay, chat
 from api.relay import Relay, relay
-from cluster import ports
+from api.three import TOKENS, Gateways, ask_one, three_gateways
 
-TOKENS = 8
-WHOLE = "".join(f"word{n} " for n in range(TOKENS))
 CLIENTS, STORM_S = 12, 15.0
 CONTRACT = {"gateway_stopping", "gateway_starting", "model_not_ready", "queue_full", "runner_died"}
-
-
-class Gateways:
-    """Three gateways beside the one that the other tests share, each behind a port of its own."""
-
-    def __init__(self, bay: Bay) -> None:
-        self.bay = bay
-        self.ports = dict(zip("abc", ports.free(3), strict=True))
-
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.ports[name]}"
-
-    def program(self, name: str) -> str:
-        return f"gateway-{self.bay.name}-{name}"
-
-    def start(self, name: str, **env: str) -> None:
-        given = {"BERTH_PORT": str(self.ports[name]), "BERTH_GATEWAY_GRACE": "1s", **env}
-        self.bay.stack.start_program("gateway", suffix=f"-{self.bay.name}-{name}", env=given)
-
-    async def ready(self, name: str) -> None:
-        await self.bay.until(f"gateway {name} is ready", lambda: self.is_ready(name))
-
-    def is_ready(self, name: str) -> bool:
-        """What the Service asks before it sends anything."""
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url(name)}/readyz", timeout=2).status_code == 200
-        return False
-
-
-@contextmanager
-def _three(bay: Bay, **of_c: str) -> Iterator[Gateways]:
-    gateways = Gateways(bay)
-    try:
-        for name in "abc":
-            gateways.start(name, **(of_c if name == "c" else {}))
-        yield gateways
-    finally:
-        for name in "abc":
-            bay.stack.plane.stop(gateways.program(name))
-
-
-async def _ask(client: httpx.AsyncClient, url: str, model: str, *, stream: bool) -> str:
-    """``right``, the code of an error of the contract, ``refused`` or ``broken``; else it fails."""
-    path = f"{url}/v1/chat/completions"
-    text, frames = b"", []
-    try:
-        async with client.stream("POST", path, json=chat(model, stream=stream)) as answer:
-            status = answer.status_code
-            async for piece in answer.aiter_bytes():
-                text += piece
-    except httpx.ConnectError:
-        return "refused"
-    except httpx.TransportError:
-        is_told = stream and b'"code":"runner_died"' in text
-        return "runner_died" if is_told else "broken"
-    if status == 200 and stream:
-        frames = [_frame(line) for line in text.decode().splitlines() if line.startswith("data: ")]
-        if frames[-1] == "[DONE]":
-            assert words(frames) == WHOLE
-            return "right"
-        return str(frames[-1]["error"]["code"])
-    body = json.loads(text)
-    if status == 200:
-        assert body["choices"][0]["message"]["content"] == WHOLE
-        return "right"
-    return str(body["error"]["code"])
-
-
-def _frame(line: str) -> Any:
-    data = line.removeprefix("data: ")
-    return data if data == "[DONE]" else json.loads(data)
 
 
 class Storm:
@@ -110,7 +32,7 @@ class Storm:
             while time.monotonic() < self.ends:
                 name, stream = dice.choice("abc"), dice.random() < 0.5
                 url, model = self.gateways.url(name), dice.choice(self.models)
-                kind = await _ask(client, url, model, stream=stream)
+                kind = await ask_one(client, url, model, stream=stream)
                 self.counts[name, kind] += 1
                 await asyncio.sleep(0.3 if kind in ("refused", "gateway_stopping") else 0.02)
 
@@ -123,7 +45,10 @@ async def test_one_is_killed_one_rolls_and_one_is_cut_off(bay: Bay, tmp_path: Pa
     bay.node()
     behaviour = {"tokens": TOKENS, "token_seconds": 0.01}
     models = [bay.model(f"m{n}", engine=behaviour, idleTimeout="6s") for n in range(2)]
-    with relay(bay.stack.plane.port) as link, _three(bay, **_through(bay, link, tmp_path)) as three:
+    with (
+        relay(bay.stack.plane.port) as link,
+        three_gateways(bay, **_through(bay, link, tmp_path)) as three,
+    ):
         for name in "abc":
             await three.ready(name)
         for model in models:
@@ -166,7 +91,7 @@ async def test_use_through_one_gateway_keeps_a_model_for_all_and_its_end_unloads
     idle_s = 2
     bay.node()
     model = bay.model("m", engine={"tokens": 1}, idleTimeout=f"{idle_s}s")
-    with _three(bay) as three:
+    with three_gateways(bay) as three:
         for name in "abc":
             await three.ready(name)
         async with httpx.AsyncClient(timeout=30) as client:
