@@ -25,6 +25,7 @@ VARIANTS = [
             "image.pullSecrets": ["pull"],
             "controller.nodeSelector": {"zone": "x"},
             "gateway.keysSecret": "keys",
+            "gateway.usageClaim": "usage",
         },
         id="everything set",
     ),

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from berth.gateway.daybook import Daybook
 from berth.gateway.usage import Usage, read_usage
 
 UNKNOWN = "unknown"
@@ -121,6 +122,7 @@ class Ledger:
         self.idle = asyncio.Event()
         """Set while no request is in this gateway."""
         self.idle.set()
+        self.daybook: Daybook | None = None
 
     def open(self, call: Call) -> None:
         self.in_flight += 1
@@ -137,6 +139,8 @@ class Ledger:
         if account is None:
             account = self.accounts[call.model] = ModelAccount()
         self._add(account, call, usage, now)
+        if self.daybook is not None and call.model != UNKNOWN:
+            self.daybook.add(call.model, call.caller, usage)
         self._log(call, usage, now)
 
     def forget(self, model: str) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from berth.gateway.errors import Refused
+from berth.gateway.inbound import BrokenBodyError, Request
 
 SMALL = 16 << 10
 """A body up to this size stays in memory whatever the budget says."""
@@ -135,6 +136,27 @@ class Intake:
 
 def too_large(limit: int) -> Refused:
     return Refused("request_too_large", f"the body is above the limit of {limit} bytes")
+
+
+async def read_body(request: Request, store: Store) -> bytes | Spooled:
+    """The body as it came. Raises Refused ``request_too_large``, ``unsupported_encoding``."""
+    if request.header(b"content-encoding").lower() not in ("", "identity"):
+        raise Refused("unsupported_encoding", "send the body without Content-Encoding")
+    announced = request.header(b"content-length")
+    if announced and int(announced) > store.limit:
+        raise too_large(store.limit)
+    body = request.body
+    if body.is_complete and body.size <= SMALL:
+        return store.take(body.take())
+    intake = Intake(store)
+    try:
+        while data := await body.read():
+            await intake.add(data)
+        return intake.done()
+    except BrokenBodyError as err:
+        raise Refused("invalid_request", f"the body cannot be read: {err}") from err
+    finally:
+        intake.discard()
 
 
 def fields_of(body: bytes | Spooled, content_type: str) -> Fields:

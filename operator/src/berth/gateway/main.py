@@ -17,8 +17,10 @@ import uvloop
 import yaml
 
 from berth.gateway.accounting import Ledger, LineWriter
+from berth.gateway.alarm import Alarm, pusher
 from berth.gateway.body import Store
 from berth.gateway.catalog import Catalog
+from berth.gateway.daybook import Daybook
 from berth.gateway.demand import BEAT_S, DemandBook, KubeWriter, Writer
 from berth.gateway.desk import Desk
 from berth.gateway.inbound import Listener
@@ -53,6 +55,7 @@ class Gateway:
     front: Front
     ledger: Ledger
     stopping: asyncio.Event
+    alarm: Alarm | None = None
 
 
 def build(settings: Settings, catalog: Catalog, writer: Writer, ledger: Ledger) -> Gateway:
@@ -82,15 +85,31 @@ def build(settings: Settings, catalog: Catalog, writer: Writer, ledger: Ledger) 
     )
     catalog.changed.append(lambda key: None if catalog.get(key) else ledger.forget(key))
     front = Front(proxy, exposition(ledger, desk, store))
-    return Gateway(catalog, demand, desk, proxy, front, ledger, stopping)
+    url, folder = settings.text("PUSH_URL"), settings.text("USAGE_DIR")
+    alarm = Alarm(pusher(url), settings.seconds("STALL_AFTER")) if url else None
+    if folder:
+        ledger.daybook = Daybook(Path(folder), settings.text("POD_NAME") or socket.gethostname())
+    return Gateway(catalog, demand, desk, proxy, front, ledger, stopping, alarm)
 
 
 async def tick(gateway: Gateway) -> None:
     """What recurs: beats of those who wait, marks of use while answers run."""
+    daybook = gateway.ledger.daybook
     while True:
         await asyncio.sleep(BEAT_S)
         gateway.demand.beat()
         gateway.desk.touch_running()
+        if gateway.alarm is not None:
+            gateway.alarm.look(gateway.proxy.live, asyncio.get_running_loop().time())
+        if daybook is not None:
+            _save(daybook)
+
+
+def _save(daybook: Daybook) -> None:
+    try:
+        daybook.save()
+    except OSError as err:
+        log.warning("usage is not on disk yet: %s", err)
 
 
 @contextlib.asynccontextmanager
@@ -106,6 +125,8 @@ async def listening(gateway: Gateway, host: str, port: int) -> AsyncIterator[int
         await listener.close(1.0)
         gateway.proxy.pool.close()
         gateway.ledger.flush()
+        if gateway.ledger.daybook is not None:
+            _save(gateway.ledger.daybook)
 
 
 async def drain(gateway: Gateway, *, grace_s: float, limit_s: float) -> None:

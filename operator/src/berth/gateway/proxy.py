@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from berth.gateway.accounting import Call, Ledger
-from berth.gateway.body import SMALL, Fields, Intake, Spooled, Store, fields_of, too_large
+from berth.gateway.body import Fields, Spooled, Store, fields_of, read_body
 from berth.gateway.catalog import Catalog, Served
 from berth.gateway.desk import Desk, Turn
 from berth.gateway.errors import Refused
 from berth.gateway.frames import error_event, keepalive
 from berth.gateway.headers import STREAM_LINES, AnswerHead, addressed, request_head
-from berth.gateway.inbound import BrokenBodyError, Request
+from berth.gateway.inbound import Request
 from berth.gateway.keys import Caller, Keys
 from berth.gateway.limits import Meters
 from berth.gateway.prefix import prefix_of
@@ -57,6 +57,7 @@ class Proxy:
         self._numbers = itertools.count(1)
         self._time = asyncio.get_running_loop().time
         self.meters = Meters(self._time)
+        self.live: set[Exchange] = set()
 
     async def handle(self, request: Request, api: Api, path: str) -> bool:
         """One request of an API, from here to the last byte of its answer."""
@@ -66,6 +67,7 @@ class Proxy:
         call = Call(request_id, path, self._time())
         exchange = Exchange(self, request, api, call)
         self.ledger.open(call)
+        self.live.add(exchange)
         try:
             await exchange.run()
         except Refused as refused:
@@ -79,29 +81,10 @@ class Proxy:
             call.error = "internal_error"
             exchange.fail(Refused("internal_error", f"internal error, request {request_id}"))
         finally:
+            self.live.discard(exchange)
             exchange.note()
             self.ledger.close(call)
         return exchange.reply.goes_on
-
-    async def read(self, request: Request) -> bytes | Spooled:
-        """The body as it came. Raises Refused ``request_too_large``, ``unsupported_encoding``."""
-        if request.header(b"content-encoding").lower() not in ("", "identity"):
-            raise Refused("unsupported_encoding", "send the body without Content-Encoding")
-        announced = request.header(b"content-length")
-        if announced and int(announced) > self.store.limit:
-            raise too_large(self.store.limit)
-        body = request.body
-        if body.is_complete and body.size <= SMALL:
-            return self.store.take(body.take())
-        intake = Intake(self.store)
-        try:
-            while data := await body.read():
-                await intake.add(data)
-            return intake.done()
-        except BrokenBodyError as err:
-            raise Refused("invalid_request", f"the body cannot be read: {err}") from err
-        finally:
-            intake.discard()
 
     def find(self, request: Request, fields: Fields, caller: Caller) -> Served:
         """The Model that is asked for, by the body, else by the query. Raises Refused."""
@@ -132,6 +115,16 @@ class Exchange:
         """The client already has a head and keepalive frames, of ours."""
         self._deaths = 0
 
+    @property
+    def progress(self) -> int | None:
+        """Bytes of the answer; None while no runner has the request."""
+        return self.reply.bytes_out if self._call.sent else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a stall is told with."""
+        call = self._call
+        return {"model": call.model, "runner": call.runner, "request": call.id}
+
     async def run(self) -> None:
         """Raises Refused; otherwise the answer is out, whole or visibly cut."""
         proxy, call = self._proxy, self._call
@@ -145,7 +138,7 @@ class Exchange:
 
     async def _pass_on(self, caller: Caller) -> None:
         proxy, call = self._proxy, self._call
-        body = await proxy.read(self._request)
+        body = await read_body(self._request, proxy.store)
         try:
             call.bytes_in = len(body)
             content_type = self._request.header(b"content-type")

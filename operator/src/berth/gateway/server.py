@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from berth.gateway.away import HEADERS, is_browser, page
 from berth.gateway.catalog import Served
 from berth.gateway.errors import Refused
 from berth.gateway.inbound import Request
@@ -13,6 +14,7 @@ from berth.gateway.metrics import CONTENT_TYPE
 from berth.gateway.proxy import Proxy
 from berth.gateway.reply import Reply
 from berth.gateway.routes import BY_PATH
+from berth.reasons import State
 
 MODELS = "/v1/models"
 READS = ("GET", "HEAD")
@@ -79,6 +81,8 @@ class Front:
             served = self._proxy.catalog.resolve(name, caller.scope)
             if not caller.may_use(served):
                 raise Refused("model_not_allowed", f"your key may not use {name!r}", param="model")
+            if served.state is not State.UP and is_browser(request):
+                return reply.whole(503, HEADERS, page(served))
             return _json(reply, 200, _row(name, served))
         raise Refused("unknown_url", f"Unknown request URL: {request.method} {path[:200]}")
 
