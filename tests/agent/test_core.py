@@ -446,6 +446,28 @@ async def test_the_guard_ends_the_load_under_way_on_a_unified_board(world: World
         await world.until(lambda: world.inventory().guard_kills == 1, "it is counted")
 
 
+async def test_with_evict_idle_the_guard_ends_who_was_idle_for_longest(world: World):
+    world.node.devices = [FakeGpu("GPU-0", 0)]
+    world.node.memory_total, world.node.foreign = 128 * GiB, 4 * GiB
+    world.policy(guard="EvictIdle")
+    (world.folder / "journal").mkdir()
+    (world.folder / "journal" / "last-busy.json").write_text('{"uid-a": 200.0, "uid-b": 100.0}')
+    pods = {}
+    for name, ip in (("a", "10.0.0.1"), ("b", "10.0.0.2")):
+        world.runner(name)
+        world.probe.looks[ip] = IDLE
+    async with world.agent():
+        for name, ip in (("a", "10.0.0.1"), ("b", "10.0.0.2")):
+            pods[name] = world.pod(name, ip=ip)
+        await world.until(
+            lambda: state_of(world, "a") == state_of(world, "b") == "Ready", "both are up"
+        )
+        world.node.hold(pods["a"], host=60 * GiB)
+        world.node.hold(pods["b"], host=58 * GiB)
+        await world.until(lambda: world.node.killed, "the guard acts")
+    assert world.node.killed == [pods["b"]]
+
+
 async def test_weights_that_a_pod_holds_in_memory_are_nobody_elses(world: World):
     """One that is being read counts with its whole claim, before its bytes are in use."""
     world.node.memory_total = 64 * GiB
