@@ -16,6 +16,14 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """The place of one more member of a group, with what it claims there. Rank 1 comes first."""
+
+    place: Place
+    claim: Claim
+
+
+@dataclass(frozen=True)
 class Prepare:
     """Create a Runner that fetches its files and has touched nobody."""
 
@@ -25,6 +33,7 @@ class Prepare:
     need: Need
     ordinal: int
     attempt: int
+    seats: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Reserve:
     ordinal: int
     attempt: int
     runner: str = ""
+    seats: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,17 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from berth.planner.actions import Action, Drain, Prepare, Refuse, Reserve, Spare, Stop, Wait
+from berth.planner.actions import (
+    Action,
+    Drain,
+    Prepare,
+    Refuse,
+    Reserve,
+    Seat,
+    Spare,
+    Stop,
+    Wait,
+)
 from berth.planner.amounts import (
     ALLOCATABLE,
     PODS,
@@ -42,6 +52,10 @@ class Book:
     by_model: dict[str, list[Runner]]
     by_node: dict[str, list[Runner]]
     nodes: dict[str, Node]
+    owners: dict[str, Runner] = field(default_factory=dict)
+    """By uid of a member of a group: the runner that it is a part of."""
+    parts: dict[str, list[Runner]] = field(default_factory=dict)
+    """By uid of a runner: the other members of its group."""
     actions: list[Action] = field(default_factory=list)
     outcome: dict[str, Refuse | Wait] = field(default_factory=dict)
     stopped: set[str] = field(default_factory=set)
@@ -90,15 +104,19 @@ class Book:
         """The book as the snapshot says."""
         by_model: dict[str, list[Runner]] = defaultdict(list)
         by_node: dict[str, list[Runner]] = defaultdict(list)
+        parts: dict[str, list[Runner]] = defaultdict(list)
         for runner in sorted(state.runners, key=lambda entry: entry.uid):
-            by_model[runner.model].append(runner)
             by_node[runner.node].append(runner)
+            (parts[runner.part_of] if runner.part_of else by_model[runner.model]).append(runner)
+        heads = {runner.uid: runner for runner in state.runners if runner.uid in parts}
         return cls(
             state=state,
             models={model.key: model for model in state.models},
             by_model=dict(by_model),
             by_node=dict(by_node),
             nodes={node.name: node for node in state.nodes},
+            owners={r.uid: heads[uid] for uid in heads for r in parts[uid]},
+            parts=dict(parts),
         )
 
     def wake(self, at: float | None) -> None:
@@ -108,8 +126,19 @@ class Book:
 
     # Runners.
 
+    def owner(self, runner: Runner) -> Runner:
+        """The runner that is decided on: itself, or the head of its group."""
+        return self.owners.get(runner.uid, runner)
+
+    def whole(self, runner: Runner) -> list[Runner]:
+        """The runner with the other members of its group."""
+        return [runner, *self.parts.get(runner.uid, ())]
+
     def is_leaving(self, runner: Runner) -> bool:
         """Whether its bytes are coming: draining, stopping or ended, by the snapshot or this pass."""
+        if runner.part_of:
+            head = self.owners.get(runner.uid)
+            return head is None or self.is_leaving(head)
         if runner.uid in self.stopped or runner.uid in self.drained:
             return True
         if runner.stage in _ENDING or runner.pod_deleting:
@@ -117,7 +146,10 @@ class Book:
         return runner.drain is not None and runner.uid not in self.spared
 
     def is_lost(self, runner: Runner) -> bool:
-        """Whether its node is gone, or has not been ready for ``lost_after_s``."""
+        """Whether a node of it is gone, or has not been ready for ``lost_after_s``."""
+        return any(self._is_away(member) for member in self.whole(runner))
+
+    def _is_away(self, runner: Runner) -> bool:
         node = self.nodes.get(runner.node)
         if runner.stage is Stage.LOST or node is None:
             return True
@@ -258,6 +290,8 @@ class Book:
             counts: dict[str, int] = defaultdict(int)
             for runner in self.state.runners:
                 node = self.nodes.get(runner.node)
+                if runner.part_of:
+                    continue
                 if node is not None and runner.stage in _LOADED and not self.is_leaving(runner):
                     counts[node.policy.name] += 1
             self._groups = dict(counts)
@@ -269,6 +303,7 @@ class Book:
             1
             for runner in self.state.runners
             if runner.node in self.nodes
+            and not runner.part_of
             and self.nodes[runner.node].policy.name == policy
             and (runner.pod_exists or runner.stage in _WITH_POD or runner.uid in self.started)
         )
@@ -309,6 +344,7 @@ class Book:
 
     def decide(self, runner: Runner, action: Drain | Spare | Stop) -> None:
         """Note what happens to a runner and count its bytes accordingly."""
+        runner = self.owner(runner)
         before = self.is_leaving(runner)
         if runner.uid in self.spared:
             # Wanted by another after all: the drain goes on under its name instead of being undone.
@@ -324,21 +360,25 @@ class Book:
         self._shift(runner, int(self.is_leaving(runner)) - int(before))
 
     def _shift(self, runner: Runner, sign: int) -> None:
-        node = self.nodes.get(runner.node)
-        if sign == 0 or node is None:
+        if sign == 0:
             return
-        if runner.node in self._books:
-            book = self._books[runner.node]
-            self._change(book, book.coming, self.takes(runner, book.unified), sign)
+        for member in self.whole(runner):
+            if member.node in self._books:
+                book = self._books[member.node]
+                self._change(book, book.coming, self.takes(member, book.unified), sign)
+        node = self.nodes.get(runner.node)
         self._forget_ranks(runner)
+        if node is None:
+            return
         if self._groups is not None and runner.stage in _LOADED:
             name = node.policy.name
             self._groups[name] = self._groups.get(name, 0) - sign
 
     def _forget_ranks(self, runner: Runner) -> None:
         for sibling in self.by_model.get(runner.model, ()):
-            self.ranked.pop(sibling.node, None)
-            self.changed.add(sibling.node)
+            for member in self.whole(sibling):
+                self.ranked.pop(member.node, None)
+                self.changed.add(member.node)
         self.groups_ranked.clear()
 
     def roll(self, model: Model, runners: Iterable[Runner]) -> None:
@@ -358,14 +398,21 @@ class Book:
         self.actions.append(action)
         self.placed.setdefault(action.model, []).append(action)
         book = self.at(action.place.node)
+        for seat in (Seat(action.place, action.claim), *action.seats):
+            self._seat(action, seat)
         if isinstance(action, Prepare):
-            book.disk -= missing_bytes(self.models[action.model], book.node)
             return
-        self._reserved_on.add(action.place.node)
-        self._change(book, book.free, amounts(book.node, action.claim, book.unified), -1)
         if self._groups is not None:
             name = book.node.policy.name
             self._groups[name] = self._groups.get(name, 0) + 1
+
+    def _seat(self, action: Prepare | Reserve, seat: Seat) -> None:
+        book = self.at(seat.place.node)
+        if isinstance(action, Prepare):
+            book.disk -= missing_bytes(self.models[action.model], book.node)
+            return
+        self._reserved_on.add(seat.place.node)
+        self._change(book, book.free, amounts(book.node, seat.claim, book.unified), -1)
 
     def refuse(self, action: Refuse | Wait) -> None:
         """Note why a wanted model is not placed now. Of several wishes of one model the refusal that

@@ -9,7 +9,7 @@ from berth.planner.amounts import ALLOCATABLE, NodeBook
 from berth.planner.arithmetic import is_unified
 from berth.planner.book import Book, is_listed
 from berth.planner.copies import carried
-from berth.planner.state import HOST, Claim, Device, Need, Node, Taint, Toleration
+from berth.planner.state import HOST, Claim, Device, Need, Node, Runner, Taint, Toleration
 from berth.planner.turns import refuse_autoload
 from berth.planner.wishes import Wish
 from berth.reasons import Reason
@@ -89,13 +89,18 @@ def refuse_untrusted(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
 
 def refuse_target(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
     """A copy pinned to a place goes nowhere else; a prepared one stays where its files are."""
-    if wish.prepared is not None and wish.prepared.node != node.name:
+    if wish.prepared is not None and node.name not in homes_of(book, wish.prepared):
         return PlaceNo(node.name, "", Reason.EXCLUDED, message="files were fetched elsewhere")
     if not wish.target or node.name == wish.target.partition("/")[0]:
         return None
     if any(wish.target == device.uuid for device in node.devices):
         return None
     return PlaceNo(node.name, "", Reason.NO_NODE, message=f"pinned to {wish.target}")
+
+
+def homes_of(book: Book, prepared: Runner) -> tuple[str, ...]:
+    """The nodes on which a prepared runner has its files: one, or one for each member of its group."""
+    return tuple(member.node for member in book.whole(prepared))
 
 
 def refuse_taints(book: Book, node: Node, wish: Wish) -> PlaceNo | None:

@@ -52,6 +52,11 @@ def plan_leave_reason(book: Book, runner: Runner, model: Model | None) -> Reason
     unloaded_at = held_down_since(model)
     if unloaded_at is not None and runner.created <= unloaded_at and is_held_down(model):
         return Reason.UNLOADED
+    reasons = (_node_reason(book, member, model) for member in book.whole(runner))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _node_reason(book: Book, runner: Runner, model: Model) -> Reason | None:
     node = book.nodes.get(runner.node)
     if node is None:
         return None
@@ -174,13 +179,14 @@ def newcomers(book: Book, victim: Runner, key: str) -> list[Runner]:
     node = book.nodes.get(victim.node)
     if node is None:
         return []
+    homes = {member.node for member in book.whole(victim)}
     found = []
     for runner in book.live(key):
         if runner.stage not in LOADING:
             continue
         other = book.nodes[runner.node]
         capped = other.policy.max_runners > 0 and other.policy.name == node.policy.name
-        if runner.node == victim.node or capped:
+        if capped or any(member.node in homes for member in book.whole(runner)):
             found.append(runner)
     return found
 
@@ -216,6 +222,13 @@ def can_stay(book: Book, runner: Runner) -> bool:
     policy = place.node.policy
     if 0 < policy.max_runners <= book.group_size(policy.name):
         return False
+    return all(_fits_again(book, member) for member in book.whole(runner))
+
+
+def _fits_again(book: Book, runner: Runner) -> bool:
+    if runner.node not in book.nodes:
+        return False
+    place = book.at(runner.node)
     held = book.takes(runner, place.unified)
     return all(place.later(dim) >= size for dim, size in held.items() if size > 0)
 

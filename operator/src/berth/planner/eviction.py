@@ -183,8 +183,9 @@ def plan_victims(
     if not place.loading.isdisjoint(lacks):
         return None
     goal = dict(lacks)
-    if wish.replaces is not None and wish.replaces.node == place.node.name:
-        _subtract(goal, book.takes(wish.replaces, place.unified))
+    for member in book.whole(wish.replaces) if wish.replaces is not None else ():
+        if member.node == place.node.name:
+            _subtract(goal, book.takes(member, place.unified))
     chosen: list[Runner] = []
     left = dict(goal)
     for _, runner in evictable(book, place, wish) if _is_short(left) else ():
@@ -212,9 +213,9 @@ def evictable(
     known = book.ranked.setdefault(name, {})
     if key not in known:
         known[key] = sorted(
-            (rank(book, runner, book.models[runner.model]), runner)
+            (rank(book, book.owner(runner), book.models[runner.model]), runner)
             for runner in book.by_node.get(name, ())
-            if refuse_victim(book, runner, wish) is None
+            if refuse_victim(book, book.owner(runner), wish) is None
         )
     found: list[tuple[Rank, Runner]] = known[key]
     own = wish.model.key if own is None else own
@@ -292,7 +293,8 @@ def _group_ranked(book: Book, policy: str, wish: Wish) -> list[tuple[Rank, Runne
 
 def dearest(book: Book, victims: Iterable[Runner]) -> tuple[Rank, ...]:
     """The ranks of a set, the dearest first: how sets on different places are compared."""
-    ranks = (rank(book, runner, book.models[runner.model]) for runner in victims)
+    heads = {book.owner(runner).uid: book.owner(runner) for runner in victims}
+    ranks = (rank(book, runner, book.models[runner.model]) for runner in heads.values())
     return tuple(sorted(ranks, reverse=True))
 
 
@@ -303,6 +305,8 @@ def _subtract(left: Amounts, held: Mapping[str, int]) -> None:
 
 def drain_victims(book: Book, victims: tuple[Runner, ...], newcomer: str) -> None:
     """Ask the victims to drain, each within its own Model's drain timeout."""
-    for victim in victims:
+    for victim in {book.owner(one).uid: book.owner(one) for one in victims}.values():
+        if book.is_leaving(victim):
+            continue
         deadline = book.state.now + book.models[victim.model].drain_timeout_s
         book.decide(victim, Drain(victim.uid, Reason.MAKE_ROOM, deadline, newcomer=newcomer))

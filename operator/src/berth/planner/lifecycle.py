@@ -122,7 +122,7 @@ def plan_start(book: Book, runner: Runner, model: Model) -> None:
     elif is_admitted(book, runner):
         if must_wait(book, runner, model) is None:
             book.actions.append(StartPod(runner.uid))
-            book.started.add(runner.uid)
+            book.started.update(member.uid for member in book.whole(runner))
     elif _is_stuck(book, runner):
         book.decide(runner, Stop(runner.uid, runner.admission_refused or Reason.NO_AGENT))
 
@@ -147,15 +147,21 @@ def must_wait(book: Book, runner: Runner, model: Model) -> Reason | None:
     standing = [r for r in book.live(model.key) if has_pod(r)]
     if leaving and len(leaving) + len(standing) >= limit(book, model):
         return Reason.DRAINING
-    if any(_shares(r, runner) and _is_starting(book, r) for r in book.by_node[runner.node]):
+    whole = book.whole(runner)
+    if any(_is_beside_a_load(book, member) for member in whole):
         return Reason.LOAD_IN_PROGRESS
-    if _settles_until(book, runner) > book.state.now:
-        book.wake(_settles_until(book, runner))
+    settled = max(_settles_until(book, member) for member in whole)
+    if settled > book.state.now:
+        book.wake(settled)
         return Reason.SETTLING
     policy = book.nodes[runner.node].policy
     if policy.max_runners > 0 and book.group_pods(policy.name) >= policy.max_runners:
         return Reason.CAP
     return None
+
+
+def _is_beside_a_load(book: Book, runner: Runner) -> bool:
+    return any(_shares(r, runner) and _is_starting(book, r) for r in book.by_node[runner.node])
 
 
 def has_pod(runner: Runner) -> bool:
@@ -168,7 +174,7 @@ def _is_starting(book: Book, runner: Runner) -> bool:
 
 
 def _shares(other: Runner, runner: Runner) -> bool:
-    if other.uid == runner.uid:
+    if (other.part_of or other.uid) == (runner.part_of or runner.uid):
         return False
     mine = {uuid for uuid, _ in runner.claim.devices} or {HOST}
     theirs = {uuid for uuid, _ in other.claim.devices} or {HOST}
@@ -188,9 +194,15 @@ def _is_stuck(book: Book, runner: Runner) -> bool:
     book.wake(until)
     if book.state.now < until:
         return False
+    return not any(_room_may_come(book, member) for member in book.whole(runner))
+
+
+def _room_may_come(book: Book, runner: Runner) -> bool:
+    """Whether something on its node is leaving or loading: then waiting on may help."""
     place = book.at(runner.node)
     takes = amounts(place.node, runner.claim, place.unified)
     if any(place.coming.get(dim, 0) > 0 for dim, size in takes.items() if size > 0):
-        return False
-    others = [r for r in book.by_node[runner.node] if r.uid != runner.uid]
-    return not any(_is_starting(book, r) or is_admitted(book, r) for r in others)
+        return True
+    mine = {member.uid for member in book.whole(book.owner(runner))}
+    others = [r for r in book.by_node[runner.node] if r.uid not in mine]
+    return any(_is_starting(book, r) or is_admitted(book, r) for r in others)

@@ -1,6 +1,7 @@
 """What of reservations that lack their room: more victims, or another place?"""
 
 from berth.planner.actions import Stop
+from berth.planner.amounts import Amounts
 from berth.planner.book import Book
 from berth.planner.drains import is_admitted
 from berth.planner.eviction import drain_victims, plan_cap_victims, plan_victims
@@ -14,7 +15,7 @@ def reservations(book: Book) -> list[Runner]:
     reserved = [
         runner
         for runner in book.state.runners
-        if runner.stage is Stage.RESERVED and not runner.pod_exists
+        if runner.stage is Stage.RESERVED and not runner.pod_exists and not runner.part_of
     ]
     return sorted(reserved, key=lambda r: (-(r.reserved_at or r.created), r.uid))
 
@@ -32,18 +33,29 @@ def plan_mending(book: Book, runner: Runner) -> None:
     if model is None or book.is_leaving(runner) or book.is_lost(runner):
         return
     place = book.at(runner.node)
-    held = book.takes(runner, place.unified)
-    short = {d: -place.later(d) for d, size in held.items() if size > 0 and place.later(d) < 0}
+    shorts = [(book.at(m.node), _short(book, m)) for m in book.whole(runner)]
     policy = place.node.policy
     over_cap = 0 < policy.max_runners < book.group_size(policy.name)
-    if not (short or over_cap) or is_admitted(book, runner):
+    if not (any(short for _, short in shorts) or over_cap) or is_admitted(book, runner):
         return
-    if not place.loading.isdisjoint(short):
+    if any(not where.loading.isdisjoint(short) for where, short in shorts):
         return
-    wish = wish_for(book, model)
-    victims = plan_victims(book, place, short, wish)
-    extra = None if victims is None else plan_cap_victims(book, place, wish, victims, newcomers=0)
-    if victims is None or extra is None:
+    wish, victims = wish_for(book, model), list[Runner]()
+    for where, short in shorts:
+        found = plan_victims(book, where, short, wish) if short else ()
+        if found is None:
+            book.decide(runner, Stop(runner.uid, Reason.BUSY))
+            return
+        victims += found
+    extra = plan_cap_victims(book, place, wish, tuple(victims), newcomers=0)
+    if extra is None:
         book.decide(runner, Stop(runner.uid, Reason.BUSY))
     else:
-        drain_victims(book, victims + extra, model.key)
+        drain_victims(book, (*victims, *extra), model.key)
+
+
+def _short(book: Book, runner: Runner) -> Amounts:
+    """What its place lacks even once all that is leaving has left."""
+    place = book.at(runner.node)
+    held = book.takes(runner, place.unified)
+    return {d: -place.later(d) for d, size in held.items() if size > 0 and place.later(d) < 0}

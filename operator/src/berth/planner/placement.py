@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Stop, Wait
+from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Seat, Stop, Wait
 from berth.planner.amounts import Amounts, amounts, is_here, missing_bytes
 from berth.planner.book import Book
 from berth.planner.candidates import Candidate, claim_of
@@ -16,6 +16,7 @@ from berth.planner.eviction import (
     plan_cap_victims,
     plan_victims,
 )
+from berth.planner.groups import of_size, plan_group, refuse_group, sizes_of
 from berth.planner.refusals import MOST_NODES, pinned_in_the_way, plan_refusal
 from berth.planner.restarts import backoff_s
 from berth.planner.search import (
@@ -46,6 +47,8 @@ class Offer:
     how: int
     price: tuple[Any, ...]
     victims: tuple[Runner, ...] = ()
+    seats: tuple[Seat, ...] = ()
+    """Of the other members, where it is a group."""
 
 
 def plan_placement(book: Book, wish: Wish) -> None:
@@ -61,23 +64,47 @@ def plan_placement(book: Book, wish: Wish) -> None:
     """
     if refuse_restart(book, wish) or waits_for_turn(book, wish):
         return
-    search = plan_search(book, wish)
-    offer = plan_free_offer(book, search) or plan_victim_offer(book, search)
-    if offer is None and wish.prepared is None:
-        offer = _later_offer(book, search)
-    if offer is not None:
-        _take(book, wish, offer)
-        return
+    sizes = sizes_of(book, wish) or (1,)
+    for hosts in sizes:
+        search = plan_search(book, of_size(wish, hosts))
+        offer = _offer(book, search, hosts)
+        if offer is not None:
+            _take(book, wish, offer)
+            return
     if wish.want is Want.AUTOLOAD and wish.prepared is None and not book.autoload_names(wish.model):
         return  # All that fit are loaded; that this one does not is no news.
-    refusal = plan_refusal(book, search)
+    refusal = _refusal(book, search, sizes[-1])
     if wish.prepared is not None and plan_giving_up(book, wish.prepared, wish, refusal):
         return
     if wish.overdue:
-        plan_keeping(book, search)
+        plan_keeping(book, plan_search(book, wish))
     # A model that has a runner is never told to be beyond help for want of another one.
     has_place = book.live(wish.model.key) or wish.model.key in book.placed
     book.refuse(replace(refusal, final=refusal.final and not has_place))
+
+
+def _offer(book: Book, search: Search, hosts: int) -> Offer | None:
+    if hosts > 1:
+        return _group_offer(book, search, hosts)
+    offer = plan_free_offer(book, search) or plan_victim_offer(book, search)
+    if offer is None and search.wish.prepared is None:
+        offer = _later_offer(book, search)
+    return offer
+
+
+def _refusal(book: Book, search: Search, hosts: int) -> Refuse:
+    """Of the widest way to run it, for none that takes fewer nodes has found a place either."""
+    refused = refuse_group(book, search, hosts) if hosts > 1 else None
+    return refused or plan_refusal(book, search)
+
+
+def _group_offer(book: Book, search: Search, hosts: int) -> Offer | None:
+    """A group is planned anew each time, also once its files are there: on all of its nodes or none."""
+    group = plan_group(book, search, hosts)
+    if group is None:
+        return None
+    head = group.members[0]
+    return Offer(head, takes_of(book, head), VICTIMS, (), group.victims, group.seats)
 
 
 def plan_giving_up(book: Book, prepared: Runner, wish: Wish, refusal: Refuse) -> bool:
@@ -295,16 +322,17 @@ def _take(book: Book, wish: Wish, offer: Offer) -> None:
     candidate = offer.candidate
     place = Place(candidate.node, candidate.devices)
     claim, key = claim_of(candidate), wish.model.key
-    if not _has_files(book, wish, candidate.node):
+    homes = [candidate.node, *(seat.place.node for seat in offer.seats)]
+    if not all(_has_files(book, wish, name) for name in homes):
         ordinal, attempt = plan_name(book, wish)
-        book.place(Prepare(key, place, claim, candidate.need, ordinal, attempt))
+        book.place(Prepare(key, place, claim, candidate.need, ordinal, attempt, offer.seats))
         note_autoload(book, key, candidate.node)
         return
     if wish.prepared is not None:
         ordinal, attempt, uid = wish.prepared.ordinal, wish.prepared.attempt, wish.prepared.uid
     else:
         (ordinal, attempt), uid = plan_name(book, wish), ""
-    book.place(Reserve(key, place, claim, candidate.need, ordinal, attempt, runner=uid))
+    book.place(Reserve(key, place, claim, candidate.need, ordinal, attempt, uid, offer.seats))
     note_autoload(book, key, candidate.node)
     drain_victims(book, offer.victims, key)
     _replace(book, wish, offer)
@@ -318,12 +346,25 @@ def _replace(book: Book, wish: Wish, offer: Offer) -> None:
         return
     book.roll(wish.model, [old])
     place = book.at(offer.candidate.node)
-    same_node = old.node == offer.candidate.node
     cap = place.node.policy.max_runners
     over_cap = cap > 0 and book.group_size(place.node.policy.name) > cap
-    if over_cap or (same_node and any(place.later(dim) < 0 for dim in offer.takes)):
+    if over_cap or any(_is_short(book, old, seat) for seat in _seats(offer)):
         deadline = book.state.now + wish.model.drain_timeout_s
         book.decide(old, Drain(old.uid, Reason.REPLACED, deadline, newcomer=wish.model.key))
+
+
+def _seats(offer: Offer) -> tuple[Seat, ...]:
+    """The places of all members; of one runner alone, its own."""
+    one = offer.candidate
+    return (Seat(Place(one.node, one.devices), claim_of(one)), *offer.seats)
+
+
+def _is_short(book: Book, old: Runner, seat: Seat) -> bool:
+    """Whether the place lacks room while the old runner, which is on this node too, still stands."""
+    if all(member.node != seat.place.node for member in book.whole(old)):
+        return False
+    place = book.at(seat.place.node)
+    return any(place.later(dim) < 0 for dim in amounts(place.node, seat.claim, place.unified))
 
 
 def plan_name(book: Book, wish: Wish) -> tuple[int, int]:

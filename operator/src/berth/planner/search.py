@@ -16,6 +16,7 @@ from berth.planner.candidates import (
     cpu_candidates,
     gpu_candidates,
     holds_emptied,
+    homes_of,
     refuse_node,
 )
 from berth.planner.state import HOST, Need
@@ -94,7 +95,7 @@ def eligible_nodes(book: Book, wish: Wish) -> Eligible:
         model.runs_code,
         model.restarts.excluded,
         wish.target,
-        wish.prepared.node if wish.prepared is not None else "",
+        homes_of(book, wish.prepared) if wish.prepared is not None else (),
         model.key if listed else "",
         _autoload_key(book, wish),
     )

@@ -174,6 +174,8 @@ class Need:
     text: str = ""
     file_pages: Bytes = Bytes(0)
     """The part of ``host`` that is pages of the files, mapped: copies on a node may hold them."""
+    hosts: int = 1
+    """Over how many nodes: ``host`` and ``gpus`` are of each of them."""
     variant: str = ""
     """How the runtime is to be told (for example ``n_cpu_moe=12``); opaque to the planner."""
 
@@ -219,6 +221,8 @@ class Runner:
     epoch: int = 0
     reserved_at: float | None = None
     """When it became Reserved; unset: ``created``."""
+    part_of: str = ""
+    """Uid of the runner whose group it belongs to, on another node; it lives and ends with that one."""
     foreign_deletion: bool = False
     """Somebody else deletes its pod while its Runner object still stands."""
 
