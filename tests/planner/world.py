@@ -87,9 +87,28 @@ class World:
             epoch=1,
             nodes=tuple(self._with_use(node) for node in self.nodes.values()),
             models=tuple(self._with_settings(model) for model in self.models.values()),
-            runners=tuple(truth.seen for truth in self.runners.values()),
+            runners=tuple(self._as_one(truth.seen) for truth in self.runners.values()),
             healthy_since=0.0,
             recently_freed=dict(self.freed),
+        )
+
+    def parts_of(self, uid: str) -> list[Truth]:
+        return [t for t in self.runners.values() if t.seen.part_of == uid]
+
+    def _as_one(self, seen: Runner) -> Runner:
+        """The head of a group tells for all: admitted when all are, ended when one is."""
+        parts = [t.seen for t in self.parts_of(seen.uid)]
+        if not parts:
+            return seen
+        fallen = [p for p in parts if p.stage is Stage.FAILED]
+        if fallen and seen.stage is not Stage.STOPPING:
+            return replace(seen, stage=Stage.FAILED, exit_reason=fallen[0].exit_reason)
+        until = [p.admitted_until for p in (seen, *parts)]
+        known = [at for at in until if at is not None]
+        return replace(
+            seen,
+            admitted_until=min(known) if len(known) == len(until) else None,
+            fetched=all(p.fetched for p in (seen, *parts)),
         )
 
     def rollout(self, model: Model) -> Rollout:
@@ -224,6 +243,8 @@ class World:
         others = [
             t.seen for t in self.runners.values() if t.seen.node == node.name and t is not truth
         ]
+        mine = seen.part_of or seen.uid
+        others = [r for r in others if (r.part_of or r.uid) != mine]
         busy = [
             r for r in others if r.stage is Stage.STARTING or (r.admitted_until or 0) > self.now
         ]
@@ -272,7 +293,8 @@ class World:
         truth.seen = seen
 
     def of(self, key: str) -> list[Truth]:
-        return [t for _, t in sorted(self.runners.items()) if t.seen.model == key]
+        mine = (t for _, t in sorted(self.runners.items()) if t.seen.model == key)
+        return [t for t in mine if not t.seen.part_of]
 
     # What the controller does.
 
@@ -292,6 +314,11 @@ class World:
                 )
                 truth.done_at = self.now + truth.load_s
                 self.loads += 1
+                for part in self.parts_of(uid):
+                    part.seen = replace(
+                        part.seen, stage=Stage.STARTING, pod_exists=True, admitted_until=None
+                    )
+                    part.done_at = self.now + part.load_s
             case Drain(runner=uid):
                 truth = self.runners[uid]
                 order = Order(action.reason, self.now, action.deadline_s, action.newcomer)
@@ -308,6 +335,10 @@ class World:
 
     def _create(self, action: Prepare | Reserve) -> None:
         if isinstance(action, Reserve) and action.runner:
+            for seat, part in zip(action.seats, self.parts_of(action.runner), strict=True):
+                assert part.seen.node == seat.place.node
+                part.seen = replace(part.seen, stage=Stage.RESERVED, claim=seat.claim)
+                part.taken = seat.claim
             truth = self.runners[action.runner]
             truth.seen = replace(
                 truth.seen, stage=Stage.RESERVED, claim=action.claim, reserved_at=self.now
@@ -327,6 +358,13 @@ class World:
             truth = Truth(seen, action.claim, self.load_s, self.stop_s)
             truth.done_at = self.now + self.fetch_s if stage is Stage.PREPARING else None
             self.runners[uid] = truth
+            for rank, seat in enumerate(action.seats, start=1):
+                part = replace(
+                    seen, uid=f"{uid}.{rank}", name=f"{name}-r{rank}", node=seat.place.node,
+                    claim=seat.claim, part_of=uid,
+                )  # fmt: skip
+                self.runners[part.uid] = Truth(part, seat.claim, self.load_s, self.stop_s)
+                self.runners[part.uid].done_at = truth.done_at
         share = self.factor.get(action.model, 1.0)
         devices = tuple((uuid, Bytes(int(size * share))) for uuid, size in action.claim.devices)
         truth.taken = Claim(Bytes(int(action.claim.host * share)), devices)
@@ -340,6 +378,12 @@ class World:
         if action.reason not in KEEPS_ITS_TURN:
             self.models[seen.model] = replace(self.models[seen.model], autoload_done=False)
         self._record(seen, action.reason)
+        for part in self.parts_of(seen.uid):
+            self._end(part)
+        self._end(truth)
+
+    def _end(self, truth: Truth) -> None:
+        seen = truth.seen
         if not seen.pod_exists:
             self.runners.pop(seen.uid)
             return
