@@ -29,6 +29,8 @@ class Parallelism(Wire):
     pipeline: Annotated[int, Field(ge=1, le=1024)] = 1
     data: Annotated[int, Field(ge=1, le=1024)] = 1
     expert: Annotated[int, Field(ge=1, le=1024)] = 1
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Over how many nodes the ranks are shared out, as many on each."""
 
 
 class MemoryBounds(Wire):

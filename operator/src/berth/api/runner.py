@@ -114,6 +114,15 @@ class EngineTraits(Wire):
     """Commands by label, run once in the container when the engine is up."""
 
 
+class GroupMember(Wire):
+    """Of a model that runs on several nodes at once: which of the Runners this is."""
+
+    head: Name
+    """Name of the Runner of rank 0, which alone is routed to; the others live and end with it."""
+    rank: Annotated[int, Field(ge=0, le=63)]
+    size: Annotated[int, Field(ge=2, le=64)]
+
+
 class RunnerSpec(Wire):
     model_ref: ModelRef
     profile: Short = ""
@@ -153,6 +162,7 @@ class RunnerSpec(Wire):
     """What of its profile needs a policy's trust."""
     smoke_test: SmokeRequest | None = None
     engine: EngineTraits | None = None
+    group: GroupMember | None = None
     drain: DrainOrder | None = None
 
 
@@ -250,3 +260,8 @@ class Runner(Resource):
     kind: Literal["Runner"] = "Runner"
     spec: RunnerSpec
     status: RunnerStatus = RunnerStatus()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a member of a group and not its head."""
+        return self.spec.group is not None and self.spec.group.rank > 0

@@ -15,17 +15,20 @@ from berth.controller.launch import (
     environment_of,
     name_of,
     runner_spec,
+    seats_of,
     wire_claim,
 )
 from berth.controller.observe import Observation
 from berth.controller.observe_runners import Entry
 from berth.controller.outcomes import Outcome
+from berth.controller.priced import Priced
 from berth.controller.store import Store
 from berth.controller.telling import Happening, Teller
 from berth.controller.variants import variant_of
 from berth.kube.client import ApiError, Kube, Object
 from berth.kube.refs import PODS, ref_of
 from berth.manifests.holder import HolderSettings
+from berth.manifests.names import member_name
 from berth.manifests.objects import demand as demand_body
 from berth.manifests.objects import runner as runner_body
 from berth.manifests.pod import PodSettings, runner_pod
@@ -36,6 +39,7 @@ from berth.planner.actions import (
     Prepare,
     Refuse,
     Reserve,
+    Seat,
     Spare,
     StartPod,
     Stop,
@@ -150,22 +154,35 @@ class Application:
         priced = self._prices.get(action.model)
         if model is None or priced is None:
             raise StalePlanError(f"model {action.model} is gone")
-        spec = runner_spec(action, model, priced, nodes=self._nodes, stamp=self._hands.stamp)
+        for rank in range(1 + len(action.seats)):
+            if not await self._create_one(action, model, priced, rank):
+                return
+        self.done.placed += 1
+        where = " ".join((action.place.node, *action.place.devices))
+        where += "".join(f", {seat.place.node}" for seat in action.seats)
         name = name_of(action, model)
+        await self._hands.teller.tell(
+            model, Happening.PLACED, f"{name} on {where}: {action.need.text}"
+        )
+
+    async def _create_one(
+        self, action: Prepare | Reserve, model: Model, priced: Priced, rank: int
+    ) -> bool:
+        """One Runner, of a group that of one rank. False where the API server will not take it."""
+        spec = runner_spec(
+            action, model, priced, nodes=self._nodes, stamp=self._hands.stamp, rank=rank
+        )
+        name = member_name(name_of(action, model), rank)
         body = runner_body(model, spec, name=name)
         try:
             answer = await self._hands.kube.create(RUNNERS, body, model.metadata.namespace)
         except ApiError as err:
             if err.conflict:
                 await self._meet(name, model)
-            self._refused(action.model, action.place.node, name, err)
-            return
+            self._refused(action.model, spec.node_name, name, err)
+            return False
         self._hands.store.runners.put(answer)
-        self.done.placed += 1
-        where = " ".join((action.place.node, *action.place.devices))
-        await self._hands.teller.tell(
-            model, Happening.PLACED, f"{name} on {where}: {action.need.text}"
-        )
+        return True
 
     async def _meet(self, name: str, model: Model) -> None:
         """A Runner of this name exists: see it, and plan again. One that cannot be read is told."""
@@ -188,8 +205,26 @@ class Application:
         priced = self._prices.get(action.model)
         if priced is None:
             raise StalePlanError(f"model {action.model} is gone")
+        for rank, seat in enumerate(seats_of(action)):
+            member = runner if rank == 0 else self._member(runner, rank)
+            await self._reserve_one(action, priced, seat, member)
+        self.done.placed += 1
+        log.info("%s reserved on %s", runner.key, entry.node)
+
+    def _member(self, head: Runner, rank: int) -> Runner:
+        found = self._hands.store.runners.get(member_name(head.key, rank))
+        if found is None:
+            raise StalePlanError(f"member {rank} of {head.key} is gone")
+        return found
+
+    async def _reserve_one(
+        self, action: Reserve, priced: Priced, seat: Seat, runner: Runner
+    ) -> None:
         variant = variant_of(priced.variants, action.need.variant)
-        claim = wire_claim(action, variant, self._nodes, disk=runner.spec.claim.disk)
+        disk = runner.spec.claim.disk
+        claim = wire_claim(seat, variant, self._nodes, need=action.need, disk=disk)
+        rank = runner.spec.group.rank if runner.spec.group else 0
+        node = self._nodes.get(seat.place.node)
         await self._write(
             runner,
             stage="Reserved",
@@ -198,13 +233,9 @@ class Application:
             settingsHash=priced.settings_hash,
             variant=variant.name,
             image=variant.image,
-            command=variant.command(cards_of(action, self._nodes)),
-            env=[
-                one.wire() for one in environment_of(variant, priced, self._nodes.get(entry.node))
-            ],
+            command=variant.words(rank, 1 + len(action.seats), cards_of(seat, self._nodes)),
+            env=[one.wire() for one in environment_of(variant, priced, node)],
         )
-        self.done.placed += 1
-        log.info("%s reserved on %s", runner.key, entry.node)
 
     async def _start_pod(self, uid: str) -> None:
         _, runner = self._runner(uid)
@@ -260,12 +291,29 @@ class Application:
             await self._hands.kube.delete(RUNNERS, meta.name, meta.namespace, uid=meta.uid)
             self._hands.store.runners.drop(entry.runner.key, meta.uid)
         await self._delete_pod(entry, action.grace_s)
+        if entry.stage is not Stage.UP or entry.runner is None or entry.runner.spec.drain is None:
+            # Nobody's answer needs them any more; beside a head that drains they go after it.
+            await self._stop_members(entry, action)
         failure = failure_of(entry, action)
         if failure is not None:
             self.done.failures.append(failure)
         self.done.stopped += 1
         self.done.evicted += action.reason is Reason.MAKE_ROOM
         await self._tell_stop(entry, action)
+
+    async def _stop_members(self, head: Entry, action: Stop) -> None:
+        if head.runner is None or head.runner.spec.group is None:
+            return
+        group, space = head.runner.spec.group, head.runner.metadata.namespace
+        for entry in self._entries.values():
+            runner = entry.runner
+            if runner is None or not runner.is_part or runner.metadata.namespace != space:
+                continue
+            if runner.spec.group is not None and runner.spec.group.head == group.head:
+                meta = runner.metadata
+                await self._hands.kube.delete(RUNNERS, meta.name, space, uid=meta.uid)
+                self._hands.store.runners.drop(runner.key, meta.uid)
+                await self._delete_pod(entry, action.grace_s)
 
     async def _delete_pod(self, entry: Entry, grace_s: float | None) -> None:
         pod = entry.pod

@@ -16,7 +16,7 @@ from berth.api.runner import RunnerSpec
 from berth.controller.priced import Priced
 from berth.controller.variants import Variant
 from berth.planner.state import Need
-from berth.runtimes.base import Job, Launch, Runtime, Traits, Way
+from berth.runtimes.base import Job, Launch, Member, Runtime, Traits, Way
 from berth.runtimes.template import launch_values
 from berth.runtimes.told import told_traits
 from berth.units import Bytes
@@ -30,7 +30,7 @@ VARIANT = "last-good"
 _OF_THE_MOMENT = frozenset(
     {
         "modelRef", "ordinal", "attempt", "epoch", "passId", "stage", "nodeName", "drain",
-        "tolerations", "nodeSelector", "smokeTest",
+        "tolerations", "nodeSelector", "smokeTest", "group",
     }
 )  # fmt: skip
 
@@ -53,7 +53,11 @@ class _AsItWas(Runtime):
 
     def command(self, settings: Any, launch: Launch) -> list[str]:
         """The words of then."""
-        return list(settings)
+        return list(settings[0])
+
+    def node_command(self, settings: Any, launch: Launch, member: Member) -> list[str]:
+        """Those of one member of a group."""
+        return list(settings[member.rank])
 
 
 _NOWHERE = Launch(model="", name="")
@@ -61,12 +65,14 @@ _FILLED = replace(_NOWHERE, values={name: f"{{{name}}}" for name in launch_value
 """Placeholders were filled in when it was first started; what looks like one now is meant so."""
 
 
-def record_of(spec: RunnerSpec) -> str:
-    """The launch as text; empty when it is too long to be kept."""
+def record_of(spec: RunnerSpec, ranks: Sequence[RunnerSpec] = ()) -> str:
+    """The launch as text; empty when it is too long to be kept. ``ranks``: the group's other members."""
     kept = {name: value for name, value in spec.wire().items() if name not in _OF_THE_MOMENT}
     if spec.mount is not None:
         # Files that lie on a node or a claim are known to be there, and nowhere else.
         kept["nodeName"] = spec.node_name
+    if ranks:
+        kept["ranks"] = [list(member.command) for member in ranks]
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     record = FORM + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     return record if len(record) <= LONGEST else ""
@@ -75,12 +81,12 @@ def record_of(spec: RunnerSpec) -> str:
 def priced_of_record(record: str) -> Priced | None:
     """The launch as it would be priced now; None when there is none, or it cannot be read."""
     try:
-        return _priced(_spec(record))
+        return _priced(*_unpacked(record))
     except (ValueError, KeyError, TypeError, zlib.error):
         return None
 
 
-def _spec(record: str) -> RunnerSpec:
+def _unpacked(record: str) -> tuple[RunnerSpec, tuple[tuple[str, ...], ...]]:
     if not record.startswith(FORM):
         raise ValueError("not a record of this form")
     unpack = zlib.decompressobj()
@@ -88,16 +94,19 @@ def _spec(record: str) -> RunnerSpec:
     if unpack.unconsumed_tail:
         raise ValueError("the record is too long")
     kept = json.loads(text)
-    return RunnerSpec.model_validate({"modelRef": {"name": "x", "uid": ""}, "nodeName": "x"} | kept)
+    ranks = tuple(tuple(str(word) for word in words) for words in kept.pop("ranks", ()))
+    moment = {"modelRef": {"name": "x", "uid": ""}, "nodeName": "x"}
+    return RunnerSpec.model_validate(moment | kept), ranks
 
 
-def _priced(spec: RunnerSpec) -> Priced:
+def _priced(spec: RunnerSpec, ranks: tuple[tuple[str, ...], ...]) -> Priced:
     claim = spec.claim
     need = Need(
         # The copy that it ran beside may be gone.
         host=Bytes(claim.host + claim.host_copied),
         file_pages=Bytes(claim.host_file_pages + claim.host_copied),
         gpus=tuple(Bytes(device.memory) for device in claim.devices),
+        hosts=1 + len(ranks),
         text="as it was last up",
         variant=VARIANT,
     )
@@ -105,7 +114,7 @@ def _priced(spec: RunnerSpec) -> Priced:
         name=VARIANT,
         image=spec.image,
         runtime=_AsItWas(told_traits(spec)),
-        settings=tuple(spec.command),
+        settings=(tuple(spec.command), *ranks),
         launch=_FILLED,
         env={one.name: one.value for one in spec.env},
         port=spec.port,

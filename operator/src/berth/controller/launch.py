@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from berth.api.meta import EnvVar, SecretKeyRef
 from berth.api.model import Model
 from berth.api.runner import Claim as WireClaim
-from berth.api.runner import DeviceClaim, ModelRef, RunnerSpec
+from berth.api.runner import DeviceClaim, GroupMember, ModelRef, RunnerSpec
 from berth.controller.observe_models import drain_timeout_s, load_timeout_s
 from berth.controller.priced import Priced
 from berth.controller.smoke import readiness_request
 from berth.controller.variants import Variant, variant_of
 from berth.controller.warm import warm_files
 from berth.manifests.names import runner_name
-from berth.planner.actions import Prepare, Reserve
-from berth.planner.state import Claim, Node
+from berth.planner.actions import Prepare, Reserve, Seat
+from berth.planner.state import Claim, Need, Node
 from berth.runtimes.template import fill, launch_values, layered
 from berth.runtimes.told import engine_traits
 
@@ -34,9 +34,11 @@ def runner_spec(
     *,
     nodes: Mapping[str, Node],
     stamp: Stamp,
+    rank: int = 0,
 ) -> RunnerSpec:
-    """The spec of a new Runner. What was priced is what is launched."""
+    """The spec of a new Runner, of a group the one of this rank. What was priced is what is launched."""
     variant = variant_of(priced.variants, decision.need.variant)
+    seat = seats_of(decision)[rank]
     disk = sum(file.size for file in priced.files) if priced.mount is None else 0
     return RunnerSpec(
         model_ref=ModelRef(
@@ -48,15 +50,15 @@ def runner_spec(
         epoch=stamp.epoch,
         pass_id=stamp.pass_id,
         stage="Reserved" if isinstance(decision, Reserve) else "Preparing",
-        node_name=decision.place.node,
-        claim=wire_claim(decision, variant, nodes, disk=disk),
+        node_name=seat.place.node,
+        claim=wire_claim(seat, variant, nodes, need=decision.need, disk=disk),
         files=list(priced.files),
         mount=priced.mount,
         token_secret_ref=priced.token or _token(model),
         runtime=priced.runtime,
         image=variant.image,
-        command=variant.command(cards_of(decision, nodes)),
-        env=environment_of(variant, priced, nodes.get(decision.place.node)),
+        command=variant.words(rank, 1 + len(decision.seats), cards_of(seat, nodes)),
+        env=environment_of(variant, priced, nodes.get(seat.place.node)),
         port=variant.port,
         parallel=priced.parallel,
         context_length=priced.context_length,
@@ -69,8 +71,9 @@ def runner_spec(
         pre_exec=pre_exec_of(variant, priced),
         keep_warm=[file.name for file in warm_files(priced.fields, priced.files)][:64],
         runs_code=list(priced.runs_code),
-        smoke_test=priced.smoke or readiness_request(model, priced),
+        smoke_test=None if rank else priced.smoke or readiness_request(model, priced),
         engine=engine_traits(variant.runtime.traits, _health_path(priced)),
+        group=_member(decision, model, rank),
         **_timeouts(priced, variant),
     )
 
@@ -79,11 +82,22 @@ def _health_path(priced: Priced) -> str | None:
     return priced.fields.readiness.path if priced.fields.readiness else None
 
 
-def cards_of(decision: Prepare | Reserve, nodes: Mapping[str, Node]) -> tuple[int, ...]:
+def seats_of(decision: Prepare | Reserve) -> tuple[Seat, ...]:
+    """The places of all members in the order of their ranks; of one runner alone its own."""
+    return (Seat(decision.place, decision.claim), *decision.seats)
+
+
+def _member(decision: Prepare | Reserve, model: Model, rank: int) -> GroupMember | None:
+    if not decision.seats:
+        return None
+    return GroupMember(head=name_of(decision, model), rank=rank, size=1 + len(decision.seats))
+
+
+def cards_of(seat: Seat, nodes: Mapping[str, Node]) -> tuple[int, ...]:
     """Bytes of each device of a place, in the order of the claim."""
-    node = nodes.get(decision.place.node)
+    node = nodes.get(seat.place.node)
     sizes = {device.uuid: int(device.capacity) for device in node.devices} if node else {}
-    return tuple(sizes.get(uuid, int(claimed)) for uuid, claimed in decision.claim.devices)
+    return tuple(sizes.get(uuid, int(claimed)) for uuid, claimed in seat.claim.devices)
 
 
 def pre_exec_of(variant: Variant, priced: Priced) -> list[list[str]]:
@@ -122,20 +136,20 @@ def name_of(decision: Prepare | Reserve, model: Model) -> str:
 
 
 def wire_claim(
-    decision: Prepare | Reserve, variant: Variant, nodes: Mapping[str, Node], *, disk: int
+    seat: Seat, variant: Variant, nodes: Mapping[str, Node], *, need: Need, disk: int
 ) -> WireClaim:
     """The claim with each device's index, as people and printer columns read it."""
-    node = nodes.get(decision.place.node)
+    node = nodes.get(seat.place.node)
     indexes = {device.uuid: device.index for device in node.devices} if node else {}
     # What copies on the node hold is not in the claim, and none of this pod's to charge.
-    carried = max(0, decision.need.host - decision.claim.host)
+    carried = max(0, need.host - seat.claim.host)
     return WireClaim(
-        host=decision.claim.host,
-        host_file_pages=min(max(0, variant.host_file_pages - carried), decision.claim.host),
+        host=seat.claim.host,
+        host_file_pages=min(max(0, variant.host_file_pages - carried), seat.claim.host),
         host_copied=carried,
         devices=[
             DeviceClaim(device=uuid, index=indexes.get(uuid, 0), memory=size)
-            for uuid, size in _merged(decision.claim).items()
+            for uuid, size in _merged(seat.claim).items()
         ],
         disk=disk,
     )

@@ -11,6 +11,7 @@ from berth.controller.apply import Application, Hands, StalePlanError, ensure_de
 from berth.controller.dump import BugKeeper
 from berth.controller.holding import Holding
 from berth.controller.launch import Stamp
+from berth.controller.members import keep_groups
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Observation, Remembered, observe
 from berth.controller.observe_models import dead_gateways
@@ -130,6 +131,7 @@ class Passes:
             self._count(application, now)
         await sweep_pods(hands)
         copies = await Holding(hands, self.remembered.copies).run(seen.state, plan)
+        await keep_groups(hands)
         await self._clear_dead_gateways(now)
         after = await self._publish(hands, Pass(seen, plan, now, copies.warnings))
         self.metrics.applied(done)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from berth.api.model import Model as ModelObject
 from berth.api.runner import RunnerSpec
 from berth.controller.copies import Shelf, with_copies
+from berth.controller.groups import as_groups
 from berth.controller.history import History
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
@@ -68,9 +69,12 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
     for model in store.models:
         history.adopt(model)
     found = entries(store, sightings, now)
-    runners = tuple(
-        _with_memory(runner, remembered.returning)
-        for runner in observe_runners(found, sightings, now)
+    runners = as_groups(
+        found,
+        tuple(
+            _with_memory(runner, remembered.returning)
+            for runner in observe_runners(found, sightings, now)
+        ),
     )
     objects = {
         key: model
@@ -78,10 +82,15 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         if not model.metadata.deletion_timestamp
     }
     standings = _standings(objects, found, runners, remembered, frame, now)
+    # One failure for a group, however many of it end; none for what its head has left behind.
+    uids = {runner.uid for runner in runners}
+    counted_as = {r.uid: r.part_of if r.part_of in uids else r.uid for r in runners}
     failed_now = tuple(
         entry
         for entry in found
-        if _count_failure(entry, standings.get(entry.model_key), history, now)
+        if _count_failure(
+            entry, counted_as[entry.uid], standings.get(entry.model_key), history=history, now=now
+        )
     )
     _remember(runners, history, now)
     bare = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
@@ -199,15 +208,18 @@ def _devices(runner: Runner) -> tuple[str, ...]:
     return tuple(uuid for uuid, _ in runner.claim.devices) or (HOST,)
 
 
-def _count_failure(entry: Entry, standing: Standing | None, history: History, now: float) -> bool:
+def _count_failure(
+    entry: Entry, one: str, standing: Standing | None, *, history: History, now: float
+) -> bool:
+    """Whether a failure is new; ``one`` is the uid by which it is counted."""
     outcome, runner = entry.outcome, entry.runner
     if outcome is None or runner is None:
         return False
     rollout = standing.rollout if standing else None
     of_trial = not counts_as_failure(rollout, runner.spec.settings_hash)
     if of_trial and outcome.reason not in OF_THE_PLACE:
-        return history.saw_failure(entry.uid)
-    return history.failed(entry.model_key, entry.uid, outcome, node=entry.node, now=now)
+        return history.saw_failure(one)
+    return history.failed(entry.model_key, one, outcome, node=entry.node, now=now)
 
 
 def _measure(found: Iterable[Entry], nodes: Iterable[Node], history: History) -> None:

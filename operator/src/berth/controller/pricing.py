@@ -244,7 +244,9 @@ class _Bench:
             hang_timeout_s=seconds_of(timeout) if timeout else _HANG_S,
         )
         # An argument list that cannot be made is found now, not when victims have gone.
-        variant.command(tuple(size for _, size in estimate.devices))
+        cards = tuple(size for _, size in estimate.devices)
+        for rank in range(min(way.hosts, 2)):
+            variant.words(rank, way.hosts, cards)
         need = Need(
             host=Bytes(estimate.host.total + warm),
             gpus=tuple(size for _, size in estimate.devices) if way.devices else (),
@@ -252,6 +254,7 @@ class _Bench:
             text=estimate.sentence + (f" and {show_bytes(Bytes(warm))} kept warm" if warm else ""),
             file_pages=Bytes(variant.host_file_pages),
             variant=way.name,
+            hosts=way.hosts,
         )
         return _Offer(job.hardware, way, variant, need, job.fields)
 
@@ -307,7 +310,13 @@ def ranks_of(fields: ProfileFields) -> Ranks:
     asked = fields.parallelism
     if asked is None:
         return Ranks()
-    return Ranks(tensor=asked.tensor, pipeline=asked.pipeline, data=asked.data, expert=asked.expert)
+    return Ranks(
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        data=asked.data,
+        expert=asked.expert,
+        hosts=asked.nodes,
+    )
 
 
 def _needs_status(estimate: Estimate) -> NeedsStatus:

@@ -77,6 +77,8 @@ class Publisher:
         await self._all([self._runner(report) for report in reports])
         by_model: dict[str, list[RunnerReport]] = defaultdict(list)
         for report in reports:
+            if report.runner.is_part:
+                continue
             meta = report.runner.metadata
             by_model[f"{meta.namespace}/{report.runner.spec.model_ref.name}"].append(report)
         await self._all([self._model(facts) for facts in self._model_facts(by_model)])
@@ -119,6 +121,8 @@ class Publisher:
         seen = {model.key: model for model in one.seen.state.models}
         entries: dict[str, list[Entry]] = defaultdict(list)
         for entry in one.seen.entries:
+            if entry.runner is not None and entry.runner.is_part:
+                continue
             entries[entry.model_key].append(entry)
         shared = shared_ids(one.seen.models.values())
         has_gpus = any(node.devices for node in one.seen.state.nodes)

@@ -68,7 +68,8 @@ class Rollouts:
         if before is None:
             before = self._adopt(key, model.status)
         question = Asked(asked.settings_hash, asked.blocked, restarts)
-        found = plan_rollout(before, question, [runner for runner, _ in runners], now)
+        heads = [runner for runner, _ in runners if not runner.part_of]
+        found = plan_rollout(before, question, heads, now)
         if found.change.good != before.good:
             self._keep(key, found.change.good, [spec for _, spec in runners], now)
         self._changes[key] = found.change
@@ -122,12 +123,13 @@ class Rollouts:
         )
 
     def _keep(self, key: str, settings: str, specs: Iterable[RunnerSpec], now: float) -> None:
-        spec = next((spec for spec in specs if spec.settings_hash == settings), None)
+        mine = [spec for spec in specs if spec.settings_hash == settings]
+        spec = next((spec for spec in mine if spec.group is None or not spec.group.rank), None)
         self._good[key] = LastGood(
             settings_hash=settings,
             profile=spec.profile if spec else "",
             since=timestamp(now),
-            launch=record_of(spec) if spec else "",
+            launch=record_of(spec, _ranks(spec, mine)) if spec else "",
         )
 
     def _launch(self, key: str) -> Priced | None:
@@ -147,6 +149,15 @@ class Rollouts:
         if (good.fell, good.owed) != (told["fell"], told["owed"]):
             good = self._good[key] = good.model_copy(update=told)
         return good
+
+
+def _ranks(head: RunnerSpec, specs: Iterable[RunnerSpec]) -> list[RunnerSpec]:
+    """The other members of a group, in the order of their ranks."""
+    if head.group is None:
+        return []
+    name = head.group.head
+    ranks = {s.group.rank: s for s in specs if s.group is not None and s.group.head == name}
+    return [ranks[rank] for rank in sorted(ranks) if rank]
 
 
 def _runs(model: Model, asked: Priced, good: Priced | None, found: Rollout) -> Priced:

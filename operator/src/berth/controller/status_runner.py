@@ -33,7 +33,8 @@ def runner_report(entry: Entry, now: float) -> RunnerReport | None:
     if came_up:
         # From the start of its pod: how long a load takes once it has its room and its files.
         load_s = max(0, round(now - _moment(started or "", now)))
-    routed = entry.stage is Stage.UP and pod is not None and pod.ready and pod.ip
+    answers = pod is not None and pod.ready and pod.ip and not runner.is_part
+    routed = entry.stage is Stage.UP and answers
     status = RunnerStatus(
         conditions=_conditions(entry, runner, now),
         state=state_word(entry),

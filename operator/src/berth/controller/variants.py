@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from berth.manifests.pod import HEAD_ADDRESS
 from berth.runtimes.base import Launch, Member, Runtime
 
 
@@ -31,6 +32,15 @@ class Variant:
     def command(self, cards: tuple[int, ...] = ()) -> list[str]:
         """The argument list on devices of so many bytes. Raises ValueError."""
         return self.runtime.command(self.settings, replace(self.launch, cards=cards))
+
+    def words(self, rank: int, size: int, cards: tuple[int, ...] = ()) -> list[str]:
+        """The argument list of one Runner: of one that is alone, or of a member of a group.
+
+        Raises ValueError. Where a group meets is filled in by the kubelet, once the head has an address.
+        """
+        if size < 2:
+            return self.command(cards)
+        return self.node_command(Member(rank, size, HEAD_ADDRESS), cards)
 
     def node_command(self, member: Member, cards: tuple[int, ...] = ()) -> list[str]:
         """The argument list of one node of a group. Raises ValueError where the runtime has no groups."""

@@ -23,6 +23,11 @@ def runner_name(namespace: str, model: str, *, ordinal: int, attempt: int) -> st
     return f"{stem}-{digest}-{ordinal}-{attempt}"
 
 
+def member_name(head: str, rank: int) -> str:
+    """Name of a group's Runner and pod: rank 0 has the head's own, the others ``HEAD-rRANK``."""
+    return f"{head}-r{rank}" if rank else head
+
+
 def inspect_name(namespace: str, model: str, source_hash: str) -> str:
     """``MODEL[≤36]-HASH-inspect-SOURCE``: one pod for each source that a Model ever names."""
     digest = _digest(f"{namespace}/{model}")

@@ -28,6 +28,9 @@ CONTAINER = "engine"
 MODELS_PATH = "/models"
 """Where the container finds the files of ``spec.files``."""
 CONTROL_PORT = 8090
+HEAD_VARIABLE = "BERTH_HEAD"
+HEAD_ADDRESS = f"$({HEAD_VARIABLE})"
+"""The address of a group's head in an argument: the kubelet puts the variable in its place."""
 SESSION_S = 60
 """What a drain may take for saving sessions, after its own timeout."""
 STOP_S = 20
@@ -60,10 +63,18 @@ class PodSettings:
 _DEFAULTS = PodSettings()
 
 
-def runner_pod(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
-    """The pod of a Runner: same name and namespace, owned by it."""
+def runner_pod(
+    runner: Runner, settings: PodSettings = _DEFAULTS, *, head_address: str = ""
+) -> Object:
+    """The pod of a Runner: same name and namespace, owned by it.
+
+    ``head_address``: of the head's pod, for the other members of a group.
+    """
     template = runner.spec.pod_template or PodTemplate()
     spec = _spec(runner, settings, template)
+    if runner.spec.group is not None:
+        # First, for what comes later may refer to it.
+        spec["containers"][0]["env"].insert(0, _head_variable(head_address))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -80,6 +91,14 @@ def runner_pod(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
         },
         "spec": spec,
     }
+
+
+def _head_variable(address: str) -> Object:
+    """The head knows its own address once it has one; the others are told."""
+    if address:
+        return {"name": HEAD_VARIABLE, "value": address}
+    own = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return {"name": HEAD_VARIABLE, "valueFrom": own}
 
 
 def spec_hash(spec: Object) -> str:
@@ -118,12 +137,18 @@ def runner_config(runner: Runner, settings: PodSettings = _DEFAULTS) -> Object:
         "dropCache": _read_once(runner),
         **_smoke(runner),
         **_looks(runner),
+        **_without_api(runner),
         "quiet": settings.quiet_s,
-        "drainTimeout": spec.drain_timeout_seconds,
+        "drainTimeout": 0 if runner.is_part else spec.drain_timeout_seconds,
         "sessionTime": SESSION_S,
         "stopTimeout": STOP_S,
         "terminationGrace": grace_seconds(runner),
     }
+
+
+def _without_api(runner: Runner) -> Object:
+    """A member that is not the head answers nobody: it is up once it runs, and idle when told to go."""
+    return {"healthPath": "", "busyProbe": "none"} if runner.is_part else {}
 
 
 def _smoke(runner: Runner) -> Object:

@@ -27,7 +27,9 @@ def stop_failed(book: Book, runner: Runner) -> Stop | None:
     """A runner that ended is cleared away; its name and its bytes are free after that."""
     if runner.stage is not Stage.FAILED:
         return None
-    return Stop(runner.uid, runner.exit_reason or Reason.CRASHED)
+    # What is left of a group hangs: nothing is waited for.
+    grace_s = KILL_GRACE_S if book.parts.get(runner.uid) else None
+    return Stop(runner.uid, runner.exit_reason or Reason.CRASHED, grace_s)
 
 
 def stop_lost(book: Book, runner: Runner) -> Stop | None:
@@ -38,7 +40,8 @@ def stop_lost(book: Book, runner: Runner) -> Stop | None:
     node = book.nodes.get(runner.node)
     if node is not None and node.not_ready_since is not None and not node.ready:
         book.wake(node.not_ready_since + book.state.lost_after_s)
-    return Stop(runner.uid, Reason.NODE_LOST) if book.is_lost(runner) else None
+    grace_s = KILL_GRACE_S if book.parts.get(runner.uid) else None
+    return Stop(runner.uid, Reason.NODE_LOST, grace_s) if book.is_lost(runner) else None
 
 
 def stop_killed(book: Book, runner: Runner) -> Stop | None:

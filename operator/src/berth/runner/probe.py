@@ -27,7 +27,9 @@ class Probe:
         self._gauges = config.busy_gauges or _GAUGES.get(config.busy_probe)
 
     def is_healthy(self) -> bool:
-        """The health path answers 200."""
+        """The health path answers 200; an engine without one is healthy as long as it runs."""
+        if not self._health_path:
+            return True
         return self._get(self._health_path)[0] == http.client.OK
 
     def is_busy(self) -> bool | None:
