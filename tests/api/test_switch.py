@@ -265,6 +265,7 @@ def _kill(bay: Bay, pod: str) -> bool:
     return True
 
 
+@pytest.mark.timeout(240)
 async def test_a_node_lost_on_trial_ends_with_a_profile_that_serves(bay: Bay) -> None:
     bay.node("a", memory=NODE)
     model = loaded(bay, weights=HALF)
@@ -273,6 +274,7 @@ async def test_a_node_lost_on_trial_ends_with_a_profile_that_serves(bay: Bay) ->
     await bay.until("the trial starts", lambda: _starting(bay, model))
     trial = next(r for r in bay.runners() if r.get("status", {}).get("state") == "Starting")
     bay.stack.plane.kubectl("delete", "node", trial["spec"]["nodeName"], "--wait=false")
+    bay.nodes.remove(trial["spec"]["nodeName"])
     await asyncio.to_thread(ends_with, bay, model, "4096", 150)
     assert bay.condition(model, "RolledBack")["status"] == "True"
     assert (await bay.ask(model)).status_code == 200
@@ -281,6 +283,7 @@ async def test_a_node_lost_on_trial_ends_with_a_profile_that_serves(bay: Bay) ->
 # Many models, and changes that change nothing.
 
 
+@pytest.mark.timeout(500)
 async def test_h7_a_profile_of_twenty_models_changes_them_one_after_the_other(bay: Bay) -> None:
     bay.node(memory=64 * GIB)
     profile(bay)

@@ -60,6 +60,31 @@ class Played:
     """The sentence of the report that it ends with."""
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Where the engine of one member of a group was told to meet the others."""
+
+    address: str
+    rank: int
+    size: int
+
+
+def _meeting(played: Played) -> Meeting | None:
+    """As vLLM is told; None for an engine that is alone. A member told of no address meets nobody."""
+    words = _told(played.pod).get("engine", [])
+    if "--nnodes" not in words:
+        return None
+
+    def after(flag: str) -> str:
+        return str(words[words.index(flag) + 1])
+
+    env = {e["name"]: e.get("value", "") for e in played.pod["spec"]["containers"][0]["env"]}
+    # A variable of another source than a value is the pod's own address.
+    head = env.get("BERTH_HEAD") or (played.address if "BERTH_HEAD" in env else "")
+    address = after("--master-addr").replace("$(BERTH_HEAD)", head)
+    return Meeting(address, int(after("--node-rank")), int(after("--nnodes")))
+
+
 class FakeKubelet:
     """Plays every Berth pod on every fake node of one cluster."""
 
@@ -159,10 +184,25 @@ class FakeKubelet:
             if played.ended.is_set() or self._deleted(key):
                 break
             await asyncio.sleep(POLL_S)
+        while not played.ended.is_set() and not self._deleted(key) and not self._is_met(played):
+            await asyncio.sleep(POLL_S)
         await self._smoke(played)
         if not played.ended.is_set() and not self._deleted(key):
             await self._tell(played, ready=True)
         return True
+
+    def _is_met(self, played: Played) -> bool:
+        """Whether the whole group has met at its head; an engine that is alone waits for nobody."""
+        mine = _meeting(played)
+        if mine is None or mine.rank > 0:
+            return True
+        there = {
+            one.rank
+            for other in self.played.values()
+            if not other.ended.is_set() and (one := _meeting(other)) is not None
+            if one.address == played.address == mine.address
+        }
+        return there == set(range(mine.size))
 
     async def _smoke(self, played: Played) -> None:
         """What the runner program does before it says that it is up."""

@@ -263,8 +263,14 @@ class Hub:
         path = (folder / name).resolve()
         return path if path.is_relative_to(folder) and path.is_file() else None
 
+    def _repo(self, name: str) -> Repo | None:
+        """A repository that was written after the start is found when it is first asked for."""
+        if name not in self.repos and self._root is not None:
+            self.repos = read_root(self._root) | self.repos
+        return self.repos.get(name)
+
     def _find(self, request: web.Request) -> tuple[Repo, str, dict[str, Blob]]:
-        repo = self.repos.get(request.match_info["repo"])
+        repo = self._repo(request.match_info["repo"])
         if repo is None:
             # The hub tells a stranger 401, so that private names cannot be guessed.
             raise _refusal(401, "RepoNotFound", "Invalid username or password.")
