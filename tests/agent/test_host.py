@@ -113,6 +113,7 @@ def test_this_machine(host: RealHost):
     assert len(host.boot_id()) == 36
     own = host.process(os.getpid())
     assert isinstance(own, Process)
+    assert own.held > 0
     assert "pytest" in own.command or "python" in own.command
     assert host.process(2**22 + 1) is None
 

@@ -197,7 +197,8 @@ def _matches(obj: Object, namespace: str, labels: str, fields: str) -> bool:
         return False
     for part in filter(None, labels.split(",")):
         key, _, value = part.partition("=")
-        if (meta.get("labels") or {}).get(key) != value:
+        found_label = (meta.get("labels") or {}).get(key.removesuffix("!"))
+        if (found_label == value) is key.endswith("!"):
             return False
     for part in filter(None, fields.split(",")):
         path, _, value = part.partition("=")

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berth.agent.admission import Ground
+from berth.agent.claims import claims_in_use
 from berth.agent.engines import find_engines
 from berth.agent.files import Files
 from berth.agent.gpus import Gpus
@@ -36,6 +38,7 @@ from berth.planner.state import Policy
 from berth.policy import governing, policy_of
 from berth.reasons import Reason
 from berth.settings import Settings
+from berth.units import Bytes
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class Agent:
             last_busy=LastBusy(folder / "last-busy.json"),
             timing=timing or Timing.of(settings),
         )
+        self.claims_used = Bytes(0)
         self.metrics = Metrics()
         self.occupants = Occupants(self.site)
         self.record = NodeRecord(self.site, paths or Paths(settings.text("HOST_ROOT")))
@@ -152,12 +156,22 @@ class Agent:
 
     def policy(self) -> Policy:
         reserve = self._settings.bytes("HOST_RESERVE")
-        return policy_of(self.residency(), host_reserve=reserve)
+        said = policy_of(self.residency(), host_reserve=reserve)
+        return replace(said, claims_used=self.claims_used)
+
+    async def _look_at_claims(self) -> None:
+        """What the programs that memory is set aside for use of it now: it is not counted twice."""
+        residency = self.residency()
+        claims = residency.spec.claims if residency else []
+        pods = self.views.others_on(self.node)
+        host = self.site.live.host
+        self.claims_used = await asyncio.to_thread(claims_in_use, claims, host, pods)
 
     async def _survey(self) -> Callable[[], Ground]:
         """A look at everything that a load depends on. What it gives is called for each decision
         on it, for each adds to the ledger what the one before has let in."""
         strays = await self.occupants.measure()
+        await self._look_at_claims()
         sample = await self.site.live.sample()
         away = await self.occupants.away(sample)
         node = node_now(self.node, sample, self.policy(), self.occupants.copies())
@@ -187,6 +201,8 @@ class Agent:
             residency = self.residency()
             allowed = residency.spec.host_paths if residency else []
             models = list(self.views.host_path_models())
+            await self._look_at_claims()
+            self.record.claims_used = self.claims_used
             if await self.record.keep(self.epoch, models, allowed):
                 # Used memory and what runners hold of it are read together by the planner.
                 await self.occupants.measure()

@@ -15,6 +15,7 @@ from berth.agent.cgroups import Cgroups, PodFigures
 from berth.units import Bytes
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Process:
     name: str
     command: str
     pod_uid: str = ""
+    held: Bytes = Bytes(0)
+    """Resident memory that it shares with nobody."""
 
 
 class Host(Protocol):
@@ -147,9 +150,13 @@ class RealHost:
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             )
             cgroup = (folder / "cgroup").read_text()
+            pages = (folder / "statm").read_text().split()
         except OSError:
             return None
-        return Process(pid, name, command.strip()[:256], pod_uid=pod_uid_of(cgroup))
+        # proc_pid_statm(5): the second figure is what is resident, the third what of it is shared.
+        own = max(0, int(pages[1]) - int(pages[2])) * _PAGE
+        uid = pod_uid_of(cgroup)
+        return Process(pid, name, command.strip()[:256], pod_uid=uid, held=Bytes(own))
 
     def pids(self) -> Iterable[int]:
         return [int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdigit()]

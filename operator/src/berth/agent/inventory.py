@@ -34,6 +34,7 @@ class Findings:
     started: str = ""
     now: str = ""
     guard_kills: int = 0
+    claims_used: int = 0
     warm: int = 0
 
 
@@ -48,6 +49,7 @@ def inventory_status(found: Findings, before: Conditions = ()) -> NodeInventoryS
             total=found.sample.memory.total,
             available=found.sample.memory.available,
             warm=found.warm,
+            claims_used=found.claims_used,
         ),
         cpus=found.cpus,
         devices=[_device(gpu) for gpu in found.sample.gpus.gpus][:64],
@@ -106,6 +108,7 @@ def memory_has_moved(before: NodeInventoryStatus, now: NodeInventoryStatus) -> b
     return (
         has_moved(before.host.available, now.host.available)
         or has_moved(before.host.warm, now.host.warm)
+        or has_moved(before.host.claims_used, now.host.claims_used)
         or any(has_moved(used.get(device.uuid), device.used) for device in now.devices)
     )
 
@@ -116,7 +119,7 @@ def _disk_has_moved(before: int, now: int) -> bool:
 
 def _without_figures(status: NodeInventoryStatus) -> NodeInventoryStatus:
     """Without what is written by quanta only."""
-    host = status.host.model_copy(update={"available": 0, "warm": 0})
+    host = status.host.model_copy(update={"available": 0, "warm": 0, "claims_used": 0})
     devices = [device.model_copy(update={"used": 0}) for device in status.devices]
     return status.model_copy(update={"host": host, "devices": devices, "disk_free": 0})
 

@@ -63,6 +63,7 @@ class NodeRecord:
         self.info = NodeInfo()
         self.epoch = 0
         self.guard_kills = 0
+        self.claims_used = 0
         self.is_open = False
 
     async def open(self) -> None:
@@ -171,6 +172,7 @@ class NodeRecord:
                 epoch=self.epoch,
                 started=self._started,
                 guard_kills=self.guard_kills,
+                claims_used=self.claims_used,
                 now=self._site.stamp(),
             ),
             self._written.conditions if self._written else (),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from berth.agent.claims import OTHERS, OtherPod, read_other
 from berth.agent.pods import SELECTOR, Pod, read_pod
 from berth.api.model import Model
 from berth.api.residency import Residency
@@ -60,6 +61,13 @@ class Views:
             labels=SELECTOR,
             fields=f"spec.nodeName={one}" if one else "",
         )
+        self.others: Cache[OtherPod | None] = Cache(
+            kube,
+            PODS,
+            self._read_other,
+            labels=OTHERS,
+            fields=f"spec.nodeName={one}" if one else "",
+        )
         self.residencies = typed_cache(kube, Residency, changed=self._policy_changed)
         self.models: Cache[SeenModel] = Cache(
             kube, ref_of(Model), _read_model, changed=self._policy_changed
@@ -82,7 +90,7 @@ class Views:
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
         """What is to be run."""
-        return (self.runners, self.pods, self.residencies, self.models)
+        return (self.runners, self.pods, self.others, self.residencies, self.models)
 
     def is_synced(self) -> bool:
         return all(cache.synced.is_set() for cache in self.caches)
@@ -107,6 +115,14 @@ class Views:
 
     def _read_pod(self, obj: Object) -> Pod | None:
         pod = read_pod(obj)
+        return pod if pod is not None and self._keeps(pod.node) else None
+
+    def others_on(self, node: str) -> list[OtherPod]:
+        """The pods on a node that are not Berth's."""
+        return [pod for pod in self.others.values() if pod is not None and pod.node == node]
+
+    def _read_other(self, obj: Object) -> OtherPod | None:
+        pod = read_other(obj)
         return pod if pod is not None and self._keeps(pod.node) else None
 
     def _keeps(self, node: str | None) -> bool:

@@ -14,6 +14,8 @@ class HostMemory(Wire):
     """MemAvailable, by quanta of max(256 MiB, 2 %) and at most every 10 s."""
     warm: ByteCount = 0
     """Page cache that running engines read again and that policy therefore does not count as free."""
+    claims_used: ByteCount = 0
+    """Of what the policy sets aside for programs outside Berth, what they use now."""
 
 
 class Device(Wire):

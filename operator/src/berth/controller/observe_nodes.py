@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from berth.api.hold import Hold
 from berth.api.inventory import Device as InventoryDevice
@@ -115,6 +115,8 @@ def _node(
     not_ready_since: float | None,
 ) -> Node:
     status = inventory.status if inventory else None
+    if status is not None and status.host.claims_used:
+        policy = replace(policy, claims_used=Bytes(status.host.claims_used))
     return Node(
         name=view.name,
         capacity=Bytes(status.host.total if status else view.capacity),
