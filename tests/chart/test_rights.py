@@ -230,6 +230,22 @@ def test_a_user_kills_a_runner_but_never_says_what_it_runs(plane, runners):
     assert "the spec of a Runner is written by Berth's controller" in told
 
 
+def test_nodes_are_taken_by_whom_the_role_was_given_to_and_by_nobody_else(plane):
+    plane.kubectl("create", "clusterrolebinding", "ada", "--clusterrole=berth-holder", "--user=ada")
+    hold = {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "Hold",
+        "metadata": {"name": "adas"},
+        "spec": {"nodes": ["a"]},
+    }
+    told = refused(plane, "create", "-f", "-", "--as=eve", stdin=json.dumps(hold))
+    assert 'cannot create resource "holds"' in told
+    plane.kubectl("create", "-f", "-", "--as=ada", stdin=json.dumps(hold))
+    for kind in ("nodes", "runners", "demands", "models"):
+        plane.kubectl("get", kind, "--all-namespaces", "--as=ada")
+    plane.kubectl("delete", "hold", "adas", "--as=ada")
+
+
 def test_nobody_else_makes_a_runner(plane, runners):
     body = {
         "apiVersion": "berth.dev/v1alpha1",

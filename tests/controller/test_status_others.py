@@ -1,62 +1,13 @@
-"""Holds, Residencies and Profiles in short."""
+"""Residencies and Profiles in short."""
 
-from typing import Any
-
-from berth.api.hold import Hold
-from berth.api.meta import timestamp
 from berth.api.profile import Profile
 from berth.api.residency import Residency
-from berth.controller.sightings import Sightings
-from berth.controller.status_others import HoldView, hold_status, profile_status, residency_status
+from berth.controller.status_others import profile_status, residency_status
 from berth.planner.actions import PlaceNo, Plan, Refuse
 from berth.planner.state import Claim, Device, Node, Policy, Runner, Stage, State
 from berth.reasons import Reason
 from berth.units import Bytes
-from controller.objects import GIB, NOW, hold, meta, residency
-
-HERE = HoldView(("a",), occupied=0)
-
-
-def _said(
-    sightings: Sightings, now: float = NOW, view: HoldView = HERE, **spec: Any
-) -> dict[str, tuple[str, str]]:
-    status = hold_status(Hold.model_validate(hold("h", **spec)), view, sightings, now)
-    return {c.type: (c.status, c.reason) for c in status.conditions}
-
-
-def test_a_hold_is_held_once_its_nodes_are_empty() -> None:
-    busy = HoldView(("a",), occupied=2)
-    assert _said(Sightings(), view=busy, nodes=["a"])["Held"] == ("False", "Held")
-    assert _said(Sightings(), nodes=["a"])["Held"] == ("True", "Held")
-
-
-def test_a_holder_that_renews_must_go_on_renewing() -> None:
-    sightings, first = Sightings(), {"nodes": ["a"], "renewTime": timestamp(NOW)}
-    assert "Expired" not in _said(sightings, NOW, **first)
-    assert "Expired" not in _said(sightings, NOW + 2399, **first)
-    again = first | {"renewTime": timestamp(NOW + 99)}
-    assert "Expired" not in _said(sightings, NOW + 2401, **again)
-    assert _said(sightings, NOW + 4801, **again)["Expired"] == ("True", "Expired")
-
-
-def test_a_hold_without_a_renewing_holder_ends_with_its_budget() -> None:
-    sightings = Sightings()
-    assert "Expired" not in _said(sightings, NOW, nodes=["a"], budget="10m")
-    assert _said(sightings, NOW + 600, nodes=["a"], budget="10m")["Held"] == ("False", "Expired")
-
-
-def test_an_expired_hold_stays_expired() -> None:
-    over = [
-        {
-            "type": "Expired",
-            "status": "True",
-            "reason": "Expired",
-            "lastTransitionTime": timestamp(NOW - 5),
-        }
-    ]
-    said = _said(Sightings(), nodes=["a"], conditions=over)
-    assert said["Expired"] == ("True", "Expired")
-    assert said["Held"][0] == "False"
+from controller.objects import GIB, NOW, meta, residency
 
 
 def test_a_residency_sums_up_its_own_nodes_and_remembers_who_was_refused() -> None:

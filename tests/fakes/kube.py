@@ -148,6 +148,22 @@ class FakeKube:
             self._store(key, changed, "MODIFIED")
         return copy.deepcopy(self.objects[key])
 
+    async def patch_merge(
+        self, ref: Ref, name: str, body: Object, *, namespace: str = ""
+    ) -> Object:
+        self._accept(Write("patch", ref.plural, name, copy.deepcopy(body)))
+        if (ref.plural, namespace, name) not in self.objects:
+            raise _not_found(ref, name)
+        self.change(ref, name, namespace, lambda obj: obj["spec"].update(body.get("spec") or {}))
+        return copy.deepcopy(self.objects[ref.plural, namespace, name])
+
+    async def delete(self, ref: Ref, name: str, namespace: str = "", **_: Any) -> bool:
+        self._accept(Write("delete", ref.plural, name, {}))
+        if (ref.plural, namespace, name) not in self.objects:
+            return False
+        self.remove(ref, name, namespace)
+        return True
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _check(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -264,3 +266,25 @@ def test_a_file_of_models_and_addresses():
     assert [route.port for route in catalog.routes("default/a").values()] == [1, 2]
     assert catalog.resolve("a").state is State.UP
     assert catalog.resolve("b").state is State.DOWN
+
+
+def test_a_model_that_a_hold_keeps_away_has_its_facts() -> None:
+    said = {"type": "Ready", "status": "False", "reason": "Held", "lastTransitionTime": "x"}
+    note = {"name": "h", "reason": "bench", "budget": "20m", "since": "2026-01-01T00:00:00Z"}
+    served = served_of(model(conditions=[said], hold=note, loadSeconds=[7]), 60.0)
+    refused = verdict(served)
+    assert refused is not None
+    assert (refused.kind.code, refused.retry_after) == ("model_held", 7), "its budget is long spent"
+    assert refused.error()["berth"]["hold"] == note
+    assert "timeLeft" not in refused.error()["berth"]
+    assert served.hold is not None
+    lasts = replace(served, hold=replace(served.hold, ends=time.time() + 600))
+    again = verdict(lasts)
+    assert again is not None
+    assert 590 <= again.facts["timeLeft"] <= 600
+    assert again.retry_after == again.facts["timeLeft"] + 7
+
+
+def test_the_facts_of_a_hold_end_with_it() -> None:
+    served = served_of(model(hold={"name": "h", "budget": "20m", "owed": True}), 60.0)
+    assert "hold" not in served.facts()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, Stop
+from berth.planner.actions import Drain, Plan, Prepare, Reserve, Spare, StartPod, Stop
 from berth.planner.amounts import amounts
 from berth.planner.arithmetic import rooms
 from berth.planner.book import Book
@@ -21,6 +21,18 @@ def check_promises(world: World, state: State, plan: Plan) -> None:
     check_memory(world, state)
     check_order(world, state, plan)
     check_told(world, plan)
+    check_holds(state, plan)
+
+
+def check_holds(state: State, plan: Plan) -> None:
+    """Nothing is started, or given a place, on a node that a hold has."""
+    held = {node.name for node in state.nodes if node.held_by}
+    homes = {runner.uid: runner.node for runner in state.runners}
+    for action in plan.actions:
+        if isinstance(action, Prepare | Reserve):
+            assert action.place.node not in held, f"{action.model} was placed on a held node"
+        if isinstance(action, StartPod):
+            assert homes[action.runner] not in held, f"{action.runner} was started during a hold"
 
 
 def check_victims(world: World, state: State, plan: Plan) -> None:

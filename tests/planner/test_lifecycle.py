@@ -123,6 +123,8 @@ CASES = [
     pytest.param(
         cluster(node(taints=(Taint("repair", effect="NoExecute"),)), model(tolerations=(Toleration("repair", "Exists"),)), runner()),
         [], id="a tolerated NoExecute taint: stays"),
+    pytest.param(cluster(node(), model(), draining(runner(), reason=Reason.HELD)), [("Spare", "r-a", "")], id="the hold is over before it was quiet: spared"),
+    pytest.param(cluster(node(held_by="x"), model(), runner(stage=Stage.STARTING)), [("Stop", "r-a", "Held")], id="what loads on a node that is taken is stopped"),
     pytest.param(cluster(node(held_by="training"), model(), runner()), [("Drain", "r-a", "Held")], id="its node is held: drained"),
     pytest.param(
         cluster(node(held_by="x"), model(), draining(runner(), newcomer="ns/b"), waiting("b", 20), runner("b", 20, stage=Stage.STARTING)),
@@ -252,6 +254,7 @@ VERDICTS = [
     pytest.param(cluster(node(), model(), runner()), ("Up", "Up", "model a is up on gpu-1 cuda:0"), id="up"),
     pytest.param(cluster(node(), model(), runner(stage=Stage.STOPPING)), ("Stopping", "Draining", "model a: 1 runner is draining or stopping"), id="stopping"),
     pytest.param(cluster(node(), waiting(), runner(stage=Stage.STOPPING)), ("Stopping", "Draining", "model a: 1 runner is draining or stopping; it is loaded again once that is gone"), id="stopping, and asked for again"),
+    pytest.param(cluster(node(held_by="x"), model(away_for="x")), ("Down", "Held", "model a was unloaded for the hold x, and is loaded after it"), id="away for a hold, and nobody asks"),
     pytest.param(cluster(node(held_by="x"), waiting()), ("Held", "Held", "model a needs 10 GiB; gpu-1: held by x"), id="held"),
     pytest.param(cluster(node(), waiting(suspended=True)), ("Down", "Suspended", "model a is suspended"), id="suspended"),
     pytest.param(cluster(node(), model(not_before=NOW)), ("Down", "UnloadedByHand", "model a was unloaded by hand"), id="unloaded by hand"),

@@ -53,6 +53,26 @@ PLACED = [
         id="equal places are taken by name",
     ),
     pytest.param(
+        cluster(node(), model(away_for="training")),
+        [],
+        id="what was unloaded for a hold stays away while it lasts, unless somebody asks",
+    ),
+    pytest.param(
+        cluster(node("gpu-1", held_by="training"), node("gpu-2"), waiting(away_for="training")),
+        [("Reserve", "gpu-2", ("0",))],
+        id="what was unloaded for a hold is loaded elsewhere when asked for",
+    ),
+    pytest.param(
+        cluster(node(), model(returns=True)),
+        [("Reserve", "gpu-1", ("0",))],
+        id="what was unloaded for a hold that is over is loaded again though nobody waits",
+    ),
+    pytest.param(
+        cluster(node(), model(returns=True), runner("b", 20, busy=1), model("b", 20)),
+        [],
+        id="what returns after a hold waits for who is busy in its place",
+    ),
+    pytest.param(
         cluster(node(gpus=2), runner("b", 20), model("b", 20), waiting(gpu=20)),
         [("Reserve", "gpu-1", ("1",))],
         id="a free device comes before a victim",

@@ -86,7 +86,13 @@ class Days(RuleBasedStateMachine):
     @rule()
     def nodes_come_back(self) -> None:
         for key in sorted(self.world.nodes):
-            self.world.change_node(key, ready=True, not_ready_since=None, schedulable=True)
+            back = {"ready": True, "not_ready_since": None, "schedulable": True, "held_by": ""}
+            self.world.change_node(key, **back)
+
+    @rule(index=st.integers(0, 1))
+    def hold(self, index: int) -> None:
+        names = sorted(self.world.nodes)
+        self.world.change_node(names[index % len(names)], held_by="hold")
 
     @rule(index=st.integers(0, 1))
     def cordon(self, index: int) -> None:

@@ -52,6 +52,7 @@ REGISTRY: tuple[Setting, ...] = (
     Setting("PASS_DEBOUNCE", "50ms", "duration", "controller", "quiet time before a planning pass", "a burst of events makes one pass"),
     Setting("DRAIN_QUIET", "2s", "duration", "controller", "quiet time before a draining runner is stopped", "a request on its way still arrives"),
     Setting("HEALTHY_BEFORE_UNLOAD", "90s", "duration", "controller", "how long watches must be healthy before anything idle is unloaded", "missing reports of use must not look like idleness"),
+    Setting("HOLD_SILENCE", "2400s", "duration", "controller", "silence of a holder that renewed its hold after which the hold ends", "a holder that crashed keeps nobody out for long; one whose network is away keeps its nodes for a while"),
     Setting("LEASE_DURATION", "15s", "duration", "controller", "how long a leader's lease lasts unrenewed", "Kubernetes' own default for its controllers"),
     Setting("FAIRNESS_WINDOW", "60s", "duration", "controller", "how long a busy model may keep a waiting one out", "bounds both thrash and waits"),
     Setting("HOST_RESERVE", "1Gi", "bytes", "controller, agent", "host memory kept free where no Residency says", "the node's own daemons"),

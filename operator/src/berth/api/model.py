@@ -233,6 +233,17 @@ class ModelRunner(Wire):
     """``ip:port`` that gateways send requests to; empty unless the runner is up and not draining."""
 
 
+class ModelHold(Wire):
+    """The Hold that keeps the model away, until a runner of it is up again."""
+
+    name: Name
+    reason: Text = ""
+    budget: Duration = "0"
+    since: Time = ""
+    owed: bool | None = None
+    """A runner of it was stopped for the hold: one is started after the hold though nobody waits."""
+
+
 class LastGood(Wire):
     """The settings of the runner that was last up, and its launch, to go back to."""
 
@@ -318,6 +329,7 @@ class ModelStatus(Wire):
     load_handled: Annotated[str, Field(max_length=128)] | None = None
     """Value of the load annotation that was last acted on."""
     unload_handled: Annotated[str, Field(max_length=128)] | None = None
+    hold: ModelHold | None = None
     not_before: Time | None = None
     """Set by an unload by hand: only a request that began to wait later loads the model again."""
 

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Entry] = {
     "grant-token": Entry(
         "berth.cli.grant:grant_token", "Let Berth read one Secret that holds a token."
     ),
+    "hold": Entry("berth.cli.hold:hold", "Take nodes for a command, or list and end such holds."),
     "kill": Entry("berth.cli.load:kill", "Kill a runner; the same as a crash."),
     "load": Entry("berth.cli.load:load", "Load a model and wait until it is up."),
     "models": Entry("berth.cli.models:models", "List every model with its state."),

@@ -61,4 +61,5 @@ def frame_of(settings: Settings, *, epoch: int, healthy_since: float) -> Frame:
         fairness_s=settings.seconds("FAIRNESS_WINDOW"),
         healthy_needed_s=settings.seconds("HEALTHY_BEFORE_UNLOAD"),
         drain_quiet_s=settings.seconds("DRAIN_QUIET"),
+        hold_silence_s=settings.seconds("HOLD_SILENCE"),
     )

@@ -133,7 +133,9 @@ class Passes:
         copies = await Holding(hands, self.remembered.copies).run(seen.state, plan)
         await keep_groups(hands)
         await self._clear_dead_gateways(now)
-        after = await self._publish(hands, Pass(seen, plan, now, copies.warnings))
+        after = await self._publish(
+            hands, Pass(seen, plan, now, copies.warnings, frame.hold_silence_s)
+        )
         self.metrics.applied(done)
         self.metrics.written(after.written)
         self.metrics.copied(self.remembered.copies.tally, seen.state.nodes)

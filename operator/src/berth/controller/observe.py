@@ -8,6 +8,7 @@ from berth.api.runner import RunnerSpec
 from berth.controller.copies import Shelf, with_copies
 from berth.controller.groups import as_groups
 from berth.controller.history import History
+from berth.controller.holds import grant_holds, with_hold
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
 from berth.controller.observe_runners import Entry, entries, observe_runners
@@ -46,6 +47,7 @@ class Frame:
     fairness_s: float = 60.0
     healthy_needed_s: float = 90.0
     drain_quiet_s: float = 2.0
+    hold_silence_s: float = 2400.0
 
 
 @dataclass(frozen=True)
@@ -156,18 +158,23 @@ def _models(
     frame: Frame,
     now: float,
 ) -> tuple[Model, ...]:
+    grants = grant_holds(store.holds, store.nodes)
     models = tuple(
-        _changing(
-            observe_model(
-                model,
-                store.demands.get(key),
-                standings[key].runs if key in standings else None,
-                sightings=remembered.sightings,
-                history=remembered.history,
-                defaults=frame.defaults,
-                now=now,
+        with_hold(
+            _changing(
+                observe_model(
+                    model,
+                    store.demands.get(key),
+                    standings[key].runs if key in standings else None,
+                    sightings=remembered.sightings,
+                    history=remembered.history,
+                    defaults=frame.defaults,
+                    now=now,
+                ),
+                standings.get(key),
             ),
-            standings.get(key),
+            model.status.hold,
+            grants,
         )
         for key, model in objects.items()
     )

@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from berth.api.hold import Hold
 from berth.api.inventory import Device as InventoryDevice
 from berth.api.inventory import NodeInventory
+from berth.controller.holds import held_nodes
 from berth.controller.sightings import Sightings
 from berth.controller.store import Store
 from berth.controller.views import NodeView, PodView
 from berth.planner.state import Device, Node, Policy
-from berth.policy import governing, policy_of, selects
+from berth.policy import governing, policy_of
 from berth.units import Bytes
 
 
@@ -77,31 +77,6 @@ def observe_nodes(
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.name))
-
-
-def held_nodes(holds: Iterable[Hold], nodes: Iterable[NodeView]) -> dict[str, str]:
-    """Node name → the Hold that has it. The eldest hold of a node has it, the others wait."""
-    views = list(nodes)
-    held: dict[str, str] = {}
-    for hold in sorted(holds, key=lambda h: (h.metadata.creation_timestamp, h.metadata.name)):
-        if is_over(hold) or hold.metadata.deletion_timestamp:
-            continue
-        for view in views:
-            if _names(hold, view):
-                held.setdefault(view.name, hold.metadata.name)
-    return held
-
-
-def is_over(hold: Hold) -> bool:
-    """Released or expired: it keeps nothing any more, though the object is still there."""
-    over = {"Released", "Expired"}
-    return any(c.type in over and c.status == "True" for c in hold.status.conditions)
-
-
-def _names(hold: Hold, view: NodeView) -> bool:
-    if view.name in hold.spec.nodes:
-        return True
-    return bool(hold.spec.node_selector) and selects(hold.spec.node_selector, view.labels)
 
 
 def _node(

@@ -11,16 +11,22 @@ from berth.api.meta import Resource, Wire, timestamp
 from berth.api.model import Model
 from berth.api.residency import Residency, ResidencyStatus
 from berth.controller.apply import MANAGER, Hands
+from berth.controller.holds import (
+    HOLDER_SILENT_S,
+    Grant,
+    HoldsSeen,
+    HoldView,
+    grant_holds,
+    hold_status,
+    owed_models,
+)
 from berth.controller.ids import shared_ids
 from berth.controller.observe import Observation, Remembered
 from berth.controller.observe_models import priced_of
-from berth.controller.observe_nodes import held_nodes
 from berth.controller.observe_runners import Entry
 from berth.controller.outdated import shape_since, without_outdated_refusal
 from berth.controller.status_model import ModelFacts, model_status
 from berth.controller.status_others import (
-    HoldView,
-    hold_status,
     models_by_profile,
     profile_status,
     residency_status,
@@ -32,6 +38,7 @@ from berth.controller.telling import Happening
 from berth.kube.client import ApiError, ApiUnreachableError
 from berth.kube.refs import ref_of
 from berth.planner.actions import Plan, Refuse
+from berth.planner.state import State as Snapshot
 from berth.reasons import ConditionType, Reason, State
 
 log = logging.getLogger(__name__)
@@ -50,6 +57,7 @@ class Pass:
     now: float
     copies: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
     """What is to be warned of about copies in host memory, by Residency."""
+    hold_silence_s: float = HOLDER_SILENT_S
 
 
 @dataclass
@@ -69,6 +77,7 @@ class Publisher:
         self._pass = one
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self.written = Written()
+        self._grants = grant_holds(hands.store.holds, hands.store.nodes)
         self._shape_since = shape_since(one.seen.state, remembered.sightings)
 
     async def run(self) -> Written:
@@ -144,6 +153,7 @@ class Publisher:
                     first_holder=claim.holder if claim else "",
                     measured=self._remembered.history.measurements.told(key),
                     shared_id=claim.id if claim else "",
+                    holds=HoldsSeen(self._grants),
                     has_gpus=has_gpus,
                 )
             )
@@ -241,12 +251,19 @@ class Publisher:
 
     def _holds(self) -> Iterator[Coroutine[None, None, None]]:
         store, now = self._hands.store, self._pass.now
-        held = held_nodes(store.holds, store.nodes)
         for hold in list(store.holds):
-            nodes = tuple(sorted(n for n, name in held.items() if name == hold.metadata.name))
-            occupied = sum(1 for r in self._pass.seen.state.runners if r.node in nodes)
-            view = HoldView(nodes, occupied)
-            after = hold_status(hold, view, self._remembered.sightings, now)
+            name = hold.metadata.name
+            grant = self._grants.get(name, Grant(hold, ()))
+            occupied = _occupied(self._pass.seen.state, grant.nodes)
+            owed = owed_models(store.models, name)
+            view = HoldView(grant.nodes, occupied, grant.waits_for, owed)
+            after = hold_status(
+                hold,
+                view,
+                self._remembered.sightings,
+                now,
+                silent_s=self._pass.hold_silence_s,
+            )
             yield self._write(store.holds, hold, hold.status, after)
 
     # Writing.
@@ -270,3 +287,9 @@ class Publisher:
                 return
         self.written.statuses += 1
         table.put(answer)
+
+
+def _occupied(state: Snapshot, nodes: tuple[str, ...]) -> int:
+    """Runners and copies of weights in host memory that are still on the nodes."""
+    runners = sum(1 for runner in state.runners if runner.node in nodes)
+    return runners + sum(len(node.copies) for node in state.nodes if node.name in nodes)

@@ -1,7 +1,7 @@
 """What should a Model's status say? One value, computed once per pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, Condition, timestamp
 from berth.api.model import (
@@ -15,6 +15,7 @@ from berth.api.model import (
     PlaceRefusal,
 )
 from berth.controller.conditions import ConditionSheet
+from berth.controller.holds import HoldsSeen, model_hold
 from berth.controller.observe_runners import Entry
 from berth.controller.outcomes import Outcome, judge_waiting
 from berth.controller.priced import Priced
@@ -67,6 +68,7 @@ class ModelFacts:
     shared_id: str = ""
     standing: Standing | None = None
     measured: Sequence[MeasuredNeed] = ()
+    holds: HoldsSeen = field(default_factory=lambda: HoldsSeen({}))
     has_gpus: bool = False
     """Some node of the cluster has a GPU: the needs shown are those on one."""
 
@@ -102,6 +104,7 @@ def model_status(facts: ModelFacts, now: float) -> ModelStatus:
         next_retry=timestamp(facts.restarts.next_retry) if facts.restarts.next_retry else None,
         load_handled=_load_handled(facts),
         unload_handled=_unload_handled(facts)[0],
+        hold=model_hold(model, facts.seen, facts.entries, facts.refusal, facts.holds),
         not_before=_not_before(facts),
     )
 

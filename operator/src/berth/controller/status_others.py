@@ -1,10 +1,8 @@
-"""What should the statuses of Profiles, Residencies and Holds say?"""
+"""What should the statuses of Profiles and Residencies say?"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from berth.api.hold import Hold, HoldStatus
-from berth.api.meta import seconds_of, timestamp
+from berth.api.meta import timestamp
 from berth.api.profile import Profile, ProfileStatus
 from berth.api.residency import (
     PlannedModel,
@@ -13,14 +11,12 @@ from berth.api.residency import (
     ResidencyStatus,
 )
 from berth.controller.conditions import ConditionSheet
-from berth.controller.sightings import Sightings
 from berth.planner.actions import Plan, Refuse
 from berth.planner.state import Runner, Stage, State
 from berth.reasons import ConditionType, Reason
 
 _LARGEST = 20
 _REFUSALS = 10
-HOLDER_SILENT_S = 2400.0
 
 
 def profile_status(profile: Profile, models: int, now: float) -> ProfileStatus:
@@ -93,55 +89,6 @@ def _refusals(
                 at=timestamp(now),
             )
     return sorted(before.values(), key=lambda r: (r.at, r.model), reverse=True)[:_REFUSALS]
-
-
-@dataclass(frozen=True)
-class HoldView:
-    """What a Hold's status is computed from."""
-
-    nodes: tuple[str, ...]
-    """Nodes that it has now."""
-    occupied: int
-    """Runners that are still on them."""
-
-
-def hold_status(hold: Hold, view: HoldView, sightings: Sightings, now: float) -> HoldStatus:
-    """Held once its nodes are empty; Expired when its holder is silent or its budget is spent.
-
-    1. A hold that was released or has expired stays so.
-    2. A holder that renews must go on renewing: 2,400 s of silence end the hold.
-    3. One that never renews ends with its budget.
-    """
-    sheet = ConditionSheet(hold.status.conditions, generation=hold.metadata.generation, now=now)
-    over = {c.type: c for c in hold.status.conditions if c.status == "True"}
-    began = sightings.since("hold-began", hold.metadata.uid, True, now)
-    if ConditionType.RELEASED in over or ConditionType.EXPIRED in over:
-        sheet.put(ConditionType.HELD, "False", Reason.RELEASED)
-        sheet.keep(ConditionType.RELEASED)
-        sheet.keep(ConditionType.EXPIRED)
-    elif (why := _expired(hold, began, sightings, now)) is not None:
-        sheet.put(ConditionType.HELD, "False", Reason.EXPIRED, why)
-        sheet.put(ConditionType.EXPIRED, "True", Reason.EXPIRED, why)
-    else:
-        held = bool(view.nodes) and not view.occupied
-        text = "" if held else f"{view.occupied} runners are still on its nodes"
-        sheet.put(ConditionType.HELD, "True" if held else "False", Reason.HELD, text)
-    return HoldStatus(
-        observed_generation=hold.metadata.generation,
-        conditions=sheet.said(),
-        since=hold.status.since or timestamp(now),
-        nodes=list(view.nodes)[:256],
-    )
-
-
-def _expired(hold: Hold, began: float, sightings: Sightings, now: float) -> str | None:
-    renewed = sightings.since("hold-renewed", hold.metadata.uid, hold.spec.renew_time, now)
-    if hold.spec.renew_time is not None:
-        silent = now - renewed
-        return f"its holder was silent for {silent:.0f} s" if silent >= HOLDER_SILENT_S else None
-    budget = seconds_of(hold.spec.budget)
-    spent = budget and now - began >= budget
-    return f"its budget of {hold.spec.budget} is spent" if spent else None
 
 
 def models_by_profile(profiles: Iterable[str], wanted: Mapping[str, str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ In production `watch` feeds it, in tests a hand, in the static mode a file. Read
 """
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,28 @@ class Refusal:
     reason: str
     message: str = ""
     places: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Held:
+    """The Hold that keeps a model away."""
+
+    name: str
+    reason: str = ""
+    budget: str = ""
+    since: str = ""
+    ends: float | None = None
+    """When its budget is spent, in seconds since the epoch; a holder may need longer."""
+
+    def time_left(self) -> int:
+        """Seconds of its budget that are left, by this machine's clock; 0 when it is spent."""
+        return max(0, round(self.ends - time.time())) if self.ends is not None else 0
+
+    def facts(self) -> dict[str, str]:
+        known = {"name": self.name, "reason": self.reason, "budget": self.budget}
+        return {key: value for key, value in known.items() if value} | (
+            {"since": self.since} if self.since else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -52,6 +75,7 @@ class Served:
     load_seconds: tuple[int, ...] = ()
     idle_timeout_s: float = 1800.0
     refusal: Refusal | None = None
+    hold: Held | None = None
     is_current: bool = True
     """The status speaks of the present spec."""
     is_suspended: bool = False
@@ -81,6 +105,10 @@ class Served:
         facts: dict[str, Any] = {key: value for key, value in known.items() if value}
         if self.refusal is not None and self.refusal.places:
             facts["places"] = list(self.refusal.places)
+        if self.hold is not None and self.state is State.HELD:
+            facts["hold"] = self.hold.facts()
+            if self.hold.time_left():
+                facts["timeLeft"] = self.hold.time_left()
         return facts
 
 
@@ -259,5 +287,5 @@ def _no(served: Served, code: str, what: str, message: str = "") -> Refused:
         f"model {served.id} {what}{': ' if because else ''}{because}",
         param="model",
         facts=served.facts(),
-        retry_after=served.load_time,
+        retry_after=served.load_time + (served.hold.time_left() if served.hold else 0),
     )

@@ -18,6 +18,7 @@ class Retry(StrEnum):
 
     NEVER = "none"
     LOAD_TIME = "the median of the model's last five start times, at least 1"
+    HOLD = "what is left of the hold's budget, and the median of the model's last five start times"
     STOPPING = "30"
     LIMIT = "until the next request is let in, at least 1"
 
@@ -65,7 +66,7 @@ TABLE: tuple[ErrorKind, ...] = (
     ErrorKind("code_not_trusted", 503, _SERVER, Retry.NEVER, "The model's profile brings code to run on a node, and no residency policy trusts that."),
     ErrorKind("model_failed", 503, _SERVER, Retry.NEVER, "The model cannot be loaded; somebody must change something."),
     ErrorKind("model_suspended", 503, _SERVER, Retry.NEVER, "The Model says `suspend: true`."),
-    ErrorKind("model_held", 503, _SERVER, Retry.LOAD_TIME, "A Hold keeps the model's nodes; it is back when that ends."),
+    ErrorKind("model_held", 503, _SERVER, Retry.HOLD, "A Hold keeps the model's nodes; it is back when that ends."),
     ErrorKind("model_not_ready", 503, _SERVER, Retry.LOAD_TIME, "The wait for the model ran out; it is still coming."),
     ErrorKind("gateway_stopping", 503, _SERVER, Retry.STOPPING, "This gateway is shutting down; another one answers."),
     ErrorKind("gateway_starting", 503, _SERVER, Retry.LOAD_TIME, "This gateway has not read the list of models yet."),
@@ -158,7 +159,7 @@ Printed by `python -m berth.gateway.errors`; a test compares them.
 
 Every error that the gateway itself gives has the shape of OpenAI's:
 `{"error": {"message", "type", "param", "code", "berth"}}`. `berth` holds what the gateway knows of the model
-(`model`, `state`, `since`, `reason`, `message`, `profile`, `nextRetry`, `places`, `position`, `waited`, `timeLeft`, `apis`), as far as
+(`model`, `state`, `since`, `reason`, `message`, `profile`, `nextRetry`, `places`, `hold`, `position`, `waited`, `timeLeft`, `apis`), as far as
 there is something to say.
 Errors of an engine are passed on as they are. In a stream that has begun, the same object comes as an event,
 `data: {"error": …}`, and no `[DONE]` follows.

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from berth.api.meta import Condition, moment_of, seconds_of
-from berth.api.model import LastRefusal, Model
+from berth.api.model import LastRefusal, Model, ModelHold
 from berth.api.runner import Runner
-from berth.gateway.catalog import Catalog, Refusal, Route, Served
+from berth.gateway.catalog import Catalog, Held, Refusal, Route, Served
 from berth.kube.cache import Cache, typed_cache
 from berth.kube.client import Kube
 from berth.reasons import ConditionType, State
@@ -51,10 +51,18 @@ def served_of(model: Model, default_idle_s: float) -> Served:
         load_seconds=tuple(status.load_seconds),
         idle_timeout_s=seconds_of(spec.idle_timeout) if spec.idle_timeout else default_idle_s,
         refusal=refusal,
+        hold=_held(status.hold) if status.hold else None,
         is_current=(status.observed_generation or 0) >= meta.generation,
         is_suspended=spec.suspend,
         is_duplicate=unique is not None and unique.status == "False",
     )
+
+
+def _held(hold: ModelHold) -> Held:
+    ends = None
+    with contextlib.suppress(ValueError):
+        ends = moment_of(hold.since) + seconds_of(hold.budget) if hold.since else None
+    return Held(hold.name, hold.reason, hold.budget, hold.since, ends)
 
 
 def route_of(runner: Runner) -> Route | None:

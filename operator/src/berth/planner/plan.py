@@ -77,7 +77,7 @@ def wants_attention(book: Book, model: Model) -> bool:
     """Whether anything at all may be wanted of the model: most models of a fleet are just down."""
     if model.waiting or model.load_asked is not None or model.min_replicas or model.pinned:
         return True
-    if model.owed:
+    if model.owed or model.returns:
         return True
     return model.key in book.by_model or (not model.autoload_done and book.autoloads(model))
 

@@ -310,6 +310,10 @@ class Model:
     """It has been up once since it was declared: ``autoload`` has had its turn."""
     profile: str = ""
     """``namespace/name`` of its Profile: those of one change their settings one after the other."""
+    away_for: str = ""
+    """Name of the hold, still in force, for which its runner was stopped."""
+    returns: bool = False
+    """Its runner was stopped for a hold that is over, and none has been up since."""
     owed: bool = False
     """A runner of it was stopped for new settings and none is up since: one is owed."""
     on_trial: bool = False

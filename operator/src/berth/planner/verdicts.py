@@ -155,6 +155,9 @@ def _of_down(model: Model) -> Verdict:
     if restarts.count and restarts.reason is not None:
         message = restarts.message or f"model {name} ended: {restarts.reason}"
         return Verdict(model.key, State.DOWN, restarts.reason, message)
+    if model.away_for:
+        message = f"model {name} was unloaded for the hold {model.away_for}, and is loaded after it"
+        return Verdict(model.key, State.DOWN, Reason.HELD, message)
     return Verdict(model.key, State.DOWN, Reason.IDLE, f"model {name} is loaded when asked for")
 
 

@@ -83,7 +83,7 @@ def plan_target(book: Book, model: Model) -> tuple[int, Want]:
     1. Suspended, blocked, or kept down by hand: none.
     2. Requests that wait, or a load by hand: at least one.
     3. Pinned: one on each of its targets, at least one; ``minReplicas``: that many.
-    4. One that was stopped for new settings: one, until it is up again.
+    4. One that was stopped for new settings, or for a hold that is over: one, until it is up again.
     5. Autoload: one, until it has had its turn.
     6. ``PerDevice``: where it is wanted, or a runner of it is up, one on each of its targets.
     """
@@ -96,7 +96,7 @@ def plan_target(book: Book, model: Model) -> tuple[int, Want]:
         return max(1, kept, len(wanted)), Want.WAITING if waits else Want.BY_HAND
     if kept:
         return kept, Want.PINNED if model.pinned else Want.KEPT
-    if model.owed:
+    if model.owed or model.returns:
         return 1, Want.KEPT
     if not model.autoload_done and book.autoloads(model):
         return 1, Want.AUTOLOAD
