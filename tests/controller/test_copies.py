@@ -110,6 +110,13 @@ async def test_a_copy_that_nothing_is_left_for_goes_and_is_counted() -> None:
     assert len(one.wrote()) == 1
 
 
+async def test_a_load_that_reads_the_disk_again_is_an_event_of_its_model() -> None:
+    one, shelf = world(), Shelf()
+    await hold(one, state(up("one"), budget=1), shelf)
+    await hold(one, state(starting("two"), budget=1), shelf)
+    assert one.events() == ["ReloadedFromDisk"]
+
+
 async def test_a_new_leader_keeps_the_copies_that_it_finds() -> None:
     one = world(holder())
     await hold(one, state(ready=True))

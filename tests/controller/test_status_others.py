@@ -41,3 +41,22 @@ def test_a_profile_counts_its_models() -> None:
     found = Profile.model_validate({"metadata": meta("p", "ns"), "spec": {}})
     status = profile_status(found, 3, NOW)
     assert (status.models, status.observed_generation) == (3, 1)
+
+
+def test_a_residency_says_whether_its_copies_fit() -> None:
+    node = Node(
+        "a", Bytes(64 * GIB), Bytes(60 * GIB), policy=Policy(name="r", host_weights=Bytes(GIB))
+    )
+    state = State(now=NOW, epoch=1, nodes=(node,))
+    subject = Residency.model_validate(residency("r"))
+
+    def said(warning: tuple[Reason, str] | None) -> list[tuple[str, str]]:
+        status = residency_status(subject, state, Plan(), NOW, warning=warning)
+        return [(c.status, c.reason) for c in status.conditions if c.type == "HostCopies"]
+
+    assert said(None) == [("True", "CopiesFit")]
+    cut = (Reason.BUDGET_CUT, "a: the budget is cut")
+    assert said(cut) == [("False", "BudgetAboveHostMemory")]
+    bare = Node("a", Bytes(64 * GIB), Bytes(60 * GIB), policy=Policy(name="r"))
+    state = State(now=NOW, epoch=1, nodes=(bare,))
+    assert said(None) == []

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from berth.controller.apply import Hands
 from berth.controller.copies import Shelf
+from berth.controller.telling import Happening
 from berth.controller.views import PodView
 from berth.kube.client import ApiError
 from berth.kube.refs import PODS
@@ -30,7 +31,10 @@ class Holding:
         self.shelf.adopt(pods)
         self.shelf.saw(state)
         for key in self.shelf.tally.reloaded:
-            log.warning("%s is read from disk again: no copy of it was in host memory", key)
+            model = self.hands.store.models.get(key)
+            if model is not None:
+                message = "its weights are read from disk again: no copy of them was in host memory"
+                await self.hands.teller.tell(model, Happening.RELOADED, message)
         decided = plan_copies(state, plan, self.shelf.loads, holder_claim)
         if not self.hands.holders.image:
             return decided

@@ -24,6 +24,7 @@ class Happening(StrEnum):
     CRASHED = "Crashed"
     FETCH_FAILED = "FetchFailed"
     FAILED = "Failed"
+    RELOADED = "ReloadedFromDisk"
     SWITCHING = "Switching"
     SWITCHED = "Switched"
     ROLLED_BACK = "RolledBack"
@@ -35,6 +36,7 @@ _WARNINGS = frozenset(
         Happening.CRASHED,
         Happening.FETCH_FAILED,
         Happening.FAILED,
+        Happening.RELOADED,
         Happening.ROLLED_BACK,
     }
 )
