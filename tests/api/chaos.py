@@ -24,8 +24,11 @@ from berth.gateway.errors import BY_CODE
 from cluster import stack as stacks
 
 CLIENTS = 150
-KINDS = {"right", "broken", *BY_CODE}
-"""Right to the last word; cut short so that it shows; or an error of the table, whole."""
+PATIENCE_S = 2.0
+"""How long a client waits after an error before it asks for something else."""
+KINDS = {"right", "broken", "gateway killed", *BY_CODE}
+"""Right to the last word; cut short so that it shows (its runner died, or its gateway was killed); or an error
+of the table, whole."""
 
 
 class Chaos:
@@ -43,6 +46,7 @@ class Chaos:
         self.done: collections.Counter[str] = collections.Counter()
         """What was done to runners and gateways."""
         self.ready = set("abc")
+        self.killed: collections.Counter[str] = collections.Counter()
         self.dice = random.Random(3)
 
     @property
@@ -58,7 +62,8 @@ class Chaos:
         dice = random.Random(number)
         async with httpx.AsyncClient(timeout=120) as client:
             while not self.is_over:
-                url = self.gateways.url(dice.choice(sorted(self.ready)))
+                name = dice.choice(sorted(self.ready))
+                url, killed = self.gateways.url(name), self.killed[name]
                 model, stream = self._wanted(dice), dice.random() < 0.5
                 self.left -= 1
                 kind = await ask_one(client, url, model, stream=stream)
@@ -66,8 +71,12 @@ class Chaos:
                     # No request yet: who is behind a Service is given the next gateway.
                     self.left += 1
                     await asyncio.sleep(0.1)
-                else:
-                    self.counts[kind] += 1
+                    continue
+                if kind == "broken" and self.killed[name] > killed:
+                    kind = "gateway killed"
+                self.counts[kind] += 1
+                if kind not in ("right", "gateway killed"):
+                    await asyncio.sleep(PATIENCE_S)
 
     def _wanted(self, dice: random.Random) -> str:
         """Mostly the two of this quarter of a minute, so that each swap is worth its while."""
@@ -80,7 +89,7 @@ class Chaos:
             await asyncio.sleep(1)
             pods = await asyncio.to_thread(self.bay.pods)
             running = [p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"]
-            if running and self.dice.random() < 0.15:
+            if running and self.dice.random() < 0.06:
                 victim = self.dice.choice(running)
                 await asyncio.to_thread(self.bay.stack.fault, f"kill/{self.bay.name}/{victim}")
                 self.done["runners killed"] += 1
@@ -94,6 +103,7 @@ class Chaos:
             self.ready.discard(name)
             processes = self.bay.stack.plane.processes
             if turn % 4 == 3:
+                self.killed[name] += 1
                 await asyncio.to_thread(processes.kill, self.gateways.program(name))
                 self.done["gateways killed"] += 1
             else:
