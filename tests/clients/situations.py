@@ -43,6 +43,7 @@ CLIENTS = (
     Client("Anthropic Python SDK", "ask_anthropic.py", "anthropic", "messages"),
     Client("LangChain (langchain-openai)", "ask_langchain.py", "langchain_openai"),
     Client("LiteLLM", "ask_litellm.py", "litellm"),
+    Client("Open WebUI's calls", "ask_openwebui.py", "aiohttp"),
 )
 
 
@@ -147,6 +148,9 @@ class Installed:
         program = str(PROGRAMS / client.program)
         if client.package == "curl":
             return [sys.executable, program] if shutil.which("curl") else None
+        if client.package == "aiohttp":
+            # The project's own: what matters is how it is called.
+            return [sys.executable, program]
         if program.endswith(".mjs"):
             node = shutil.which("node")
             is_there = self.node is not None and (self.node / client.package).is_dir()

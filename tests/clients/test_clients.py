@@ -2,7 +2,7 @@
 
 The packages are not dependencies of the project: where BERTH_TEST_CLIENTS names a folder with
 ``python`` (of ``uv pip install --target``) and ``node_modules``, each client found there is tried,
-the others are skipped by name. curl is tried wherever it is.
+the others are skipped by name. curl is tried wherever it is, and so are Open WebUI's calls.
 """
 
 import os
