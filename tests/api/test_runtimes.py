@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from api.bay import Bay
+from api.bay import GIB, Bay
 from fakes.safetensors import sparse_transformer
 
 CODE = {"command": ["vllm", "serve", "{model}", "--reasoning-parser", "x"], "env": []}
@@ -13,6 +13,12 @@ CODE = {"command": ["vllm", "serve", "{model}", "--reasoning-parser", "x"], "env
 def _transformer(bay: Bay, name: str, **spec: Any) -> str:
     sparse_transformer(bay.claim("weights") / "m")
     return bay.claim_model(name, "m", **spec)
+
+
+def _under(bay: Bay, name: str, profile: str, **overrides: Any) -> str:
+    source = {"url": {"uri": bay.file(name, weights=GIB)}}
+    bay.apply_model(name, {"source": source, "profile": profile, "overrides": overrides})
+    return f"{bay.name}-{name}"
 
 
 def _told(pod: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +60,7 @@ async def test_a_vllm_model_gets_its_bytes_its_image_and_is_watched_by_its_count
     assert pod["spec"]["containers"][0]["image"] == "fake/vllm:cuda"
     env_of = _told(pod)["env"]
     assert (env_of["VLLM_NO_USAGE_STATS"], env_of["FAKE_TOKENS"]) == ("1", "40")
+    assert env_of["TRITON_CACHE_DIR"].startswith("/tmp/cache/")
 
     def busy() -> Any:
         health = [r.get("status", {}).get("agent", {}).get("health", {}) for r in bay.runners()]
@@ -113,3 +120,31 @@ async def test_settings_without_effect_are_told(bay: Bay) -> None:
         bay.condition(model, "Accepted")["message"]
         == "vllm does not use cacheRam: it has no effect"
     )
+
+
+async def test_a_context_above_the_profiles_window_is_refused_with_both_numbers(bay: Bay) -> None:
+    bay.stack.plane.apply(
+        {
+            "apiVersion": "berth.dev/v1alpha1",
+            "kind": "Profile",
+            "metadata": {"name": "short", "namespace": bay.name},
+            "spec": {"maxContextLength": 2048},
+        }
+    )
+    field = _under(bay, "field", "short", contextLength=4096)
+    literal = _under(bay, "literal", "short", args=["-c", "3000"])
+    owned = _under(bay, "owned", "short", args=["--port", "1"])
+    for model, reason, words in (
+        (field, "ContextTooLong", ("4096", "2048")),
+        (literal, "ContextTooLong", ("3000", "2048")),
+        (owned, "BadFlags", ("--port", "Berth passes it")),
+    ):
+        await bay.until(
+            f"{model} is refused",
+            lambda model=model: bay.condition(model, "Accepted").get("status") == "False",
+        )
+        told = bay.condition(model, "Accepted")
+        assert told["reason"] == reason
+        assert [word for word in words if word not in told["message"]] == []
+    assert (await bay.ask(field)).status_code == 503
+    assert bay.created_pods() == []

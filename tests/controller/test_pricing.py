@@ -196,6 +196,14 @@ def test_mounted_files_are_named_below_the_mount(facts: FactsStatus, path: str, 
     assert [file.name for file in mounted_files(_path_model(path), facts)] == [want]
 
 
+def test_the_peak_of_a_profile_is_claimed_where_it_is_more(facts: FactsStatus) -> None:
+    plain = _price(facts, overrides={"parallelism": {"tensor": 2}})
+    peak = _price(facts, overrides={"parallelism": {"tensor": 2}, "memory": {"peak": "20Gi"}})
+    assert [list(need.gpus) for need in peak.needs] == [[10 * GIB, 10 * GIB], []]
+    assert [need.host for need in peak.needs] == [plain.needs[0].host, 20 * GIB]
+    assert _price(facts, overrides={"memory": {"peak": "1Mi"}}).needs == _price(facts).needs
+
+
 # What a profile brings along.
 
 

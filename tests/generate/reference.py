@@ -5,7 +5,7 @@ CRDs come from the types in `berth.api`, settings from `berth.settings`, command
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import click
 from berth.api.crd import custom_resource_definition
 from berth.api.kinds import KINDS, KindInfo
 from berth.cli.main import COMMANDS, main
+from berth.runtimes.base import Runtime
+from berth.runtimes.registry import BUILT_IN, registry
 from berth.settings import REGISTRY, Setting
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,7 @@ def generated() -> Files:
         "docs/reference/crds.md": _crds_page(),
         "docs/reference/settings.md": _settings_page(),
         "docs/reference/cli.md": _cli_page(),
+        "docs/reference/runtimes.md": _runtimes_page(),
         SCHEMA: _values_schema(),
     }
 
@@ -159,6 +162,72 @@ def _bounds(node: dict[str, Any]) -> Iterator[str]:
     ):
         if key in node and not node.get("x-kubernetes-int-or-string"):
             yield f"at most {node[key]} {things}"
+
+
+RUN = """## What was really run
+
+A command that was made is not a model that was served: a line stands here only for what has answered, by the script that is named.
+Whatever is not listed is outside of what was tried.
+
+| engine | version | image | hardware | nodes | when | by |
+|---|---|---|---|---|---|---|
+| llama.cpp | build 11669 (Debian sid) | `runner-image/llamacpp/Containerfile` | x86-64 CPU (AVX2) | 1 | 2026-11-30 | `make test-e2e` (`tests/e2e/test_main_job.py`) |
+
+The build files of vLLM, SGLang, TensorRT-LLM and MAX, and `Containerfile.optimised` of llama.cpp, have not been built by the project:
+a test reads them. Their flags are held against those of the pinned versions (`tests/data/engine-flags`), which were read out of the
+engines' own packages, and of TensorRT-LLM out of its repository.
+"""
+
+
+def _runtimes_page() -> str:
+    engines = registry().runtimes
+    sections = "\n".join(_runtime_section(engines[name]) for name in BUILT_IN)
+    return (
+        f"{MARK}# Runtimes\n\n"
+        "A Profile names its engine with `runtime`; `llamacpp` where it does not. Those of the list `runtimes` in the\n"
+        "chart's values are switched on. [Write a runtime](../how-to/write-a-runtime.md) says how to add one.\n\n"
+        "Flags that are *priced* may be written in `args` or `command`: they are priced as they are written. Those that\n"
+        "are *Berth's own* are refused there, as are those whose memory nobody can work out, and those by which the\n"
+        "members of a group meet. What runs code of a profile's or a model's own needs `trust` in the Residency.\n\n"
+        f"{sections}\n{RUN}"
+    )
+
+
+def _runtime_section(engine: Runtime) -> str:
+    traits = engine.traits
+    spread = ", ".join(sorted(traits.spread.kinds)) or "none"
+    nodes = (
+        f"up to {traits.spread.most_hosts} nodes" if traits.spread.most_hosts > 1 else "one node"
+    )
+    counters = traits.counters
+    figures = [*counters.busy, counters.prompt_tokens, counters.tokens] if counters else []
+    rows = (
+        ("hardware", ", ".join(traits.hardware)),
+        ("files", ", ".join(sorted({*traits.formats, *traits.takes}))),
+        ("profile fields beside the common ones", _codes(sorted(traits.known_keys))),
+        ("parallelism", f"{spread}; {nodes}"),
+        ("health", f"`{traits.health_path}`"),
+        ("streamed probes", ", ".join(traits.probes) or "none"),
+        ("APIs", ", ".join(sorted(traits.apis))),
+        ("figures", _codes(figures)),
+        ("versions", ", ".join(traits.versions)),
+        ("compile caches", _codes(sorted(traits.caches))),
+        ("priced flags", _codes(_names(engine, traits.priced))),
+        ("Berth's own flags", _codes([*_names(engine, traits.owned), *traits.coordination])),
+        ("refused: not priced", _codes(traits.unpriced)),
+        ("need trust", _codes(traits.code)),
+    )
+    told = "\n".join(f"| {what} | {said} |" for what, said in rows if said)
+    first = (type(engine).__doc__ or "").splitlines()[0]
+    return f"## {traits.name}\n\n{first}\n\n| what | |\n|---|---|\n{told}\n"
+
+
+def _names(engine: Runtime, keys: Iterable[str]) -> list[str]:
+    return sorted(engine.traits.flags[key].names[0] for key in keys)
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _cli_page() -> str:

@@ -9,6 +9,7 @@ from berth.api.runner import Claim as WireClaim
 from berth.api.runner import DeviceClaim, GroupMember, ModelRef, RunnerSpec
 from berth.controller.observe_models import drain_timeout_s, load_timeout_s
 from berth.controller.priced import Priced
+from berth.controller.resolve import digest_of
 from berth.controller.smoke import readiness_request
 from berth.controller.variants import Variant, variant_of
 from berth.controller.warm import warm_files
@@ -17,6 +18,9 @@ from berth.planner.actions import Prepare, Reserve, Seat
 from berth.planner.state import Claim, Need, Node
 from berth.runtimes.template import fill, launch_values, layered
 from berth.runtimes.told import engine_traits
+
+CACHES_PATH = "/tmp/cache"
+"""Of what engines compile; in the pod's own folder, and gone with it."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,14 @@ def environment_of(variant: Variant, priced: Priced, node: Node | None) -> list[
     """The engine's variables: every layer, the lowest first, with its placeholders filled in."""
     traits = variant.runtime.traits
     asked = {one.name: one.value for one in priced.fields.env or ()}
+    fingerprint = digest_of([variant.image, variant.command()])
+    caches = {name: path.under(CACHES_PATH, fingerprint) for name, path in traits.caches.items()}
     layers = (
         variant.env,
         traits.hardware_env.get(variant.hardware, {}),
         dict(node.policy.env) if node else {},
         asked,
+        caches,
     )
     merged = layered(layers, launch_values(variant.launch))
     return [EnvVar(name=name, value=value) for name, value in merged.items()]

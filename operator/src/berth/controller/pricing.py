@@ -25,7 +25,7 @@ from berth.runtimes.base import Adapter, Job, Launch, Ranks, Runtime, Way
 from berth.runtimes.checks import runs_own_code
 from berth.runtimes.registry import BUILT_IN, registry
 from berth.runtimes.template import field_values
-from berth.units import Bytes, show_bytes
+from berth.units import Bytes, parse_quantity, show_bytes
 
 _HANG_S = 120.0
 PORT = 8080
@@ -247,9 +247,10 @@ class _Bench:
         cards = tuple(size for _, size in estimate.devices)
         for rank in range(min(way.hosts, 2)):
             variant.words(rank, way.hosts, cards)
+        host, gpus = _at_peak(job, way)
         need = Need(
-            host=Bytes(estimate.host.total + warm),
-            gpus=tuple(size for _, size in estimate.devices) if way.devices else (),
+            host=Bytes(host + warm),
+            gpus=gpus,
             sure=estimate.sure,
             text=estimate.sentence + (f" and {show_bytes(Bytes(warm))} kept warm" if warm else ""),
             file_pages=Bytes(variant.host_file_pages),
@@ -303,6 +304,17 @@ class _Bench:
             if names:
                 found.append(Adapter(f"{MODELS_PATH}/{names[0]}", float(part.scale)))
         return found
+
+
+def _at_peak(job: Job, way: Way) -> tuple[Bytes, tuple[Bytes, ...]]:
+    """What is claimed: the estimate, or the profile's ``memory.peak`` where that is more. The peak is of one
+    node's devices together; of its host where there are none."""
+    estimate, said = way.estimate, job.fields.memory.peak if job.fields.memory else None
+    peak = parse_quantity(said) if said else 0
+    host = estimate.host.total if way.devices else max(estimate.host.total, peak)
+    each = -(-peak // way.devices) if way.devices else 0
+    gpus = tuple(Bytes(max(size, each)) for _, size in estimate.devices) if way.devices else ()
+    return Bytes(host), gpus
 
 
 def ranks_of(fields: ProfileFields) -> Ranks:
