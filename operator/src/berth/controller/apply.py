@@ -9,6 +9,7 @@ from berth.api.demand import Demand
 from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.api.runner import DrainOrder, Runner
+from berth.controller.failures import Failure, failure_of
 from berth.controller.launch import (
     Stamp,
     cards_of,
@@ -58,16 +59,6 @@ DEMANDS = ref_of(Demand)
 
 class StalePlanError(Exception):
     """The cluster is not what the plan was made for: observe again."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One load that failed, to be counted. ``runner`` tells it from every other."""
-
-    model: str
-    runner: str
-    node: str
-    outcome: Outcome
 
 
 @dataclass
@@ -356,31 +347,6 @@ class Application:
 
     async def _write(self, runner: Runner, **changes: Any) -> None:
         await write_runner(self._hands, runner, **changes)
-
-
-def failure_of(entry: Entry, action: Stop) -> Failure | None:
-    """A stop that says something about the load: too slow, killed by hand, never admitted.
-
-    What the pod itself ended with was counted when it was seen.
-    """
-    if entry.outcome is not None:
-        return None
-    said = ""
-    agent = entry.runner.status.agent if entry.runner else None
-    if entry.stage is Stage.RESERVED and agent and agent.admission:
-        said = agent.admission.message or ""
-    match action.reason:
-        case Reason.LOAD_TIMEOUT:
-            outcome = Outcome(Reason.LOAD_TIMEOUT, "it was not up within its loadTimeout")
-        case Reason.KILLED:
-            outcome = Outcome(Reason.KILLED, "it was killed by hand")
-        case Reason.MEMORY | Reason.HOST_MEMORY | Reason.NO_MEMORY:
-            outcome = Outcome(action.reason, said or "the node's agent did not admit it")
-        case Reason.NO_AGENT:
-            outcome = Outcome(Reason.ADMISSION_ERROR, "the node's agent did not answer")
-        case _:
-            return None
-    return Failure(entry.model_key, entry.uid, entry.node, outcome)
 
 
 async def write_runner(hands: Hands, runner: Runner, **changes: Any) -> None:

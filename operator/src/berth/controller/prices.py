@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from berth.api.inventory import NodeInventory
 from berth.api.meta import SecretKeyRef
@@ -37,6 +38,8 @@ from berth.reasons import Reason
 log = logging.getLogger(__name__)
 
 _ESTIMATES_AT_ONCE = 2
+_AGAIN_S = 600.0
+"""Between two looks at a URL whose file may be replaced: one request for a few KiB each."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class _Reading:
     failures: int = 0
     retry_at: float | None = None
     busy: bool = False
+    again_at: float = 0.0
+    """When a source that may change under its name is looked at again."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,8 @@ class PriceDesk:
         stored = model.status.facts
         fits = stored is not None and stored.source_hash == source and stored.record
         fresh = _Reading(source, facts=stored if fits else None)
+        # Spread out, so that a new leader does not ask for everything at once.
+        fresh.again_at = self._work.clock() + _AGAIN_S / 2 + crc32(key.encode()) % int(_AGAIN_S)
         self._readings[key] = fresh
         if known is not None:
             # The price of other files must not be used for these.
@@ -188,6 +195,9 @@ class PriceDesk:
         if model.spec.source.path is not None:
             return self._host_files(model, reading, inventories)
         if reading.facts is not None:
+            if _may_change(model) and now >= reading.again_at and not reading.busy:
+                reading.busy, reading.again_at = True, now + _AGAIN_S
+                self._start(self._read_again(key, model, reading))
             return Files(reading.facts, tuple(reading.facts.files))
         due = reading.retry_at is None or now >= reading.retry_at
         if not reading.busy and due:
@@ -249,6 +259,21 @@ class PriceDesk:
         finally:
             reading.busy = False
             self._work.changed()
+
+    async def _read_again(self, key: str, model: Model, reading: _Reading) -> None:
+        """Whether the same address has other content by now; while nobody can tell, it has not."""
+        try:
+            parts = parts_of(model)
+            results = {part.name: await self._read_part(model, part) for part in parts}
+            found = facts_status(results, parts, reading.source)
+            if reading.facts is not None and found.digest != reading.facts.digest:
+                log.info("model %s: its source has other content than it had", key)
+                reading.facts = found
+                self._work.changed()
+        except (HeaderError, Unpriceable, ApiError, ApiUnreachableError) as err:
+            log.info("model %s: its source was not looked at again: %s", key, err)
+        finally:
+            reading.busy = False
 
     def _failed(self, reading: _Reading, why: Unpriceable) -> None:
         reading.refusal = why
@@ -325,6 +350,12 @@ class PriceDesk:
             blocked_word=why.word,
             blocked_message=why.message[:1024],
         )
+
+
+def _may_change(model: Model) -> bool:
+    """A URL without a checksum names whatever lies there; a repository moves by its revision alone."""
+    url = model.spec.source.url
+    return url is not None and url.sha256 is None
 
 
 def _mark(model: Model, profile: Profile | None, files: Files) -> str:

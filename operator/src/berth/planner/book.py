@@ -22,16 +22,14 @@ from berth.planner.actions import (
     Wait,
 )
 from berth.planner.amounts import (
-    ALLOCATABLE,
-    PODS,
     Amounts,
     NodeBook,
     add,
     amounts,
     missing_bytes,
 )
-from berth.planner.arithmetic import is_unified, rooms
-from berth.planner.state import HOST, Model, Node, Runner, Stage, State
+from berth.planner.holdings import held_by, open_book
+from berth.planner.state import Model, Node, Runner, Stage, State
 from berth.reasons import Reason
 
 AUTOLOAD_FIT = "Fit"
@@ -202,56 +200,18 @@ class Book:
         """What a ledger entry holds: the larger of claim and measurement in each place."""
         known = self._takes.get(runner.uid)
         if known is None:
-            known = self._takes[runner.uid] = self._worked_out(runner, unified)
+            known = held_by(runner, self.nodes[runner.node], unified)
+            self._takes[runner.uid] = known
         return known
-
-    def _worked_out(self, runner: Runner, unified: frozenset[str]) -> Amounts:
-        if runner.stage is Stage.PREPARING:
-            return {}  # It claims disk only; once reserved by this pass, `place` has counted it.
-        found = amounts(self.nodes[runner.node], runner.claim, unified)
-        seen: Amounts = {}
-        for place, size in runner.measured:
-            dim = HOST if place in unified else place
-            seen[dim] = seen.get(dim, 0) + size
-        for dim, total in seen.items():
-            if dim == HOST or dim in found:
-                found[dim] = max(found.get(dim, 0), total)
-        return found
 
     def _open(self, node: Node) -> NodeBook:
         mine = self.by_node.get(node.name, [])
-        unified = frozenset(device.uuid for device in node.devices if is_unified(device))
-        found = rooms(node, mine)
-        entries = [runner for runner in mine if runner.stage is not Stage.PREPARING]
-        requests = sum(runner.claim.host for runner in entries)
-        book = NodeBook(
-            node=node,
-            free={dim: int(room.free) for dim, room in found.items()}
-            | {
-                ALLOCATABLE: node.allocatable - node.requested - requests,
-                PODS: node.allocatable_pods - node.pods - len(entries),
-            },
-            coming={},
-            emptied={dim: int(room.emptied) for dim, room in found.items()}
-            | {ALLOCATABLE: int(node.allocatable), PODS: node.allocatable_pods},
-            disk=int(node.disk_free) - sum(self._fetching(runner) for runner in mine),
-            unsure=frozenset(dim for dim, room in found.items() if room.unsure),
-            unified=unified,
-            loading=self._unmeasured_loads(entries, unified),
-        )
-        for runner in entries:
-            if self.is_leaving(runner):
-                add(book.coming, self.takes(runner, unified), 1)
+        fetching = sum(self._fetching(runner) for runner in mine)
+        book = open_book(node, mine, fetching)
+        for runner in mine:
+            if runner.stage is not Stage.PREPARING and self.is_leaving(runner):
+                add(book.coming, self.takes(runner, book.unified), 1)
         return book
-
-    def _unmeasured_loads(self, entries: list[Runner], unified: frozenset[str]) -> frozenset[str]:
-        found: set[str] = set()
-        for runner in entries:
-            if runner.stage is not Stage.STARTING:
-                continue
-            known = {HOST if place in unified else place for place, _ in runner.measured}
-            found |= set(self.takes(runner, unified)) - known - {ALLOCATABLE, PODS}
-        return frozenset(found)
 
     @property
     def unified_nodes(self) -> list[str]:
