@@ -122,6 +122,20 @@ async def test_a_signal_is_passed_on_and_the_hold_released(number: int) -> None:
     assert cluster.verbs() == ["create", "apply", "delete"]
 
 
+async def test_a_signal_that_comes_while_the_command_starts_is_passed_on_too() -> None:
+    cluster = Cluster()
+
+    def say(text: str) -> None:
+        if "has gpu-1" in text:
+            cluster.signals.hear(signal.SIGTERM)
+
+    played = asyncio.gather(cluster.grant(), cluster.take_back())
+    wanted = running("import time; time.sleep(600)")
+    async with asyncio.timeout(30):
+        assert await carry_out(cluster.kube, wanted, say, cluster.signals) == 143  # type: ignore[arg-type]
+    await played
+
+
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 
 

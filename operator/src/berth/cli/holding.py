@@ -166,6 +166,9 @@ class _Held:
             self._say(f"{command[0]}: {err.strerror}")
             return NOT_STARTED
         signals.child = child
+        if signals.heard.is_set():
+            # It came while the command was being started, and nobody has been told yet.
+            child.send_signal(signals.number)
         watching = [asyncio.ensure_future(w) for w in (self._renew(), self._end_with_hold(child))]
         try:
             code = await child.wait()
