@@ -79,6 +79,18 @@ def reason_of(decision: Admit | Refusal) -> Reason | None:
 
 ASKS = runner(GPU_0=10)
 TABLE = [
+    pytest.param(
+        replace(ASKS, runs_code=frozenset({"PreExec"})),
+        ground(),
+        Reason.UNTRUSTED_CODE,
+        id="code of a profile's own is refused where no policy trusts it, whoever placed it",
+    ),
+    pytest.param(
+        replace(ASKS, runs_code=frozenset({"PreExec"})),
+        ground(on=node(gpu(), policy=Policy(trust=frozenset({"PreExec"})))),
+        None,
+        id="and let in where one does",
+    ),
     pytest.param(ASKS, ground(), None, id="an empty device holds it"),
     pytest.param(
         ASKS,

@@ -43,6 +43,16 @@ PLACED = [
         id="a node that has the files comes first",
     ),
     pytest.param(
+        cluster(
+            node("gpu-1"),
+            node("gpu-2", policy=policy(trust=frozenset({"Command"}))),
+            waiting(runs_code=frozenset({"Command"})),
+            waiting("b", 20),
+        ),
+        [("Reserve", "gpu-2", ("0",)), ("Reserve", "gpu-1", ("0",))],
+        id="a profile's own code goes where a policy trusts it, and another model goes anywhere (R16)",
+    ),
+    pytest.param(
         cluster(node("gpu-1", gpu=51.2), node("gpu-2", gpu=25.6), waiting()),
         [("Reserve", "gpu-2", ("0",))],
         id="the tightest fit comes first",

@@ -1,5 +1,7 @@
 """What is told where a wanted model goes nowhere now?"""
 
+from dataclasses import replace
+
 import pytest
 
 from berth.planner.actions import Refuse
@@ -58,6 +60,21 @@ REFUSED = [
         (Reason.NO_NODE, True),
         "model a needs 10 GiB; gpu-1: label zone is not y",
         id="no node with the label: final",
+    ),
+    pytest.param(
+        cluster(
+            node(policy=policy(trust=frozenset({"PreExec"}))),
+            waiting(runs_code=frozenset({"Command", "PreExec"})),
+        ),
+        (Reason.UNTRUSTED_CODE, True),
+        "model a needs 10 GiB; gpu-1: its profile has Command, which residency group does not trust",
+        id="a profile's own code where no policy trusts it: final (R16)",
+    ),
+    pytest.param(
+        cluster(node(devices=(replace(device(), name="NVIDIA L4"),)), waiting(device_names=("H100",))),
+        (Reason.NO_DEVICE, True),
+        "model a needs 10 GiB; gpu-1: no device H100",
+        id="a runtime that needs another GPU: final (R4)",
     ),
     pytest.param(
         cluster(node(), waiting(device="cuda:3")),

@@ -142,7 +142,8 @@ def _never(book: Book, node: Node, wish: Wish) -> PlaceNo | None:
         return _short(place.emptied, node, f"cuda:{best.index}", takes)
     if wants_cpu and (wish.model.device == "cpu" or not node.devices or not gpus):
         return PlaceNo(node.name, "", Reason.CPU_NOT_ALLOWED, message="no CPU runners here")
-    return PlaceNo(node.name, "", Reason.NO_DEVICE, message=f"no device {wish.model.device}")
+    wanted = " or ".join(wish.model.device_names) or wish.model.device
+    return PlaceNo(node.name, "", Reason.NO_DEVICE, message=f"no device {wanted}")
 
 
 def _short(emptied: Amounts, node: Node, device: str, takes: Amounts) -> PlaceNo:
