@@ -68,12 +68,12 @@ async def test_one_is_killed_one_rolls_and_one_is_cut_off(bay: Bay, tmp_path: Pa
         await three.ready("b")
         await asyncio.gather(*clients)
         print({name: storm.of(name) for name in "abc"})
-    assert sum(storm.counts.values()) > 300
+    assert sum(storm.counts.values()) > 100
     assert set(storm.of("a")) <= {"right", "refused", "broken"} | CONTRACT
     assert storm.of("a").get("broken", 0) <= CLIENTS
     assert set(storm.of("b")) <= {"right", "refused", "gateway_stopping", "gateway_starting"}
     assert set(storm.of("c")) == {"right"}
-    assert all(storm.of(name)["right"] > 30 for name in "abc")
+    assert all(storm.of(name)["right"] > 15 for name in "abc")
     assert len(bay.created_pods()) == len(models), "no model was ever unloaded"
 
 
