@@ -14,6 +14,7 @@ ELSEWHERE = {
     "runner/engine.py": "what the engine inherits",
     "runner/checks.py": "where the engine's program is looked for",
     "headers/pool.py": "what a child may inherit",
+    "kube/access.py": "where the kubelet tells every pod that the API server is",
 }
 """Files that read the environment for another reason than a setting, and which."""
 
