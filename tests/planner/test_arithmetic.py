@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.planner.arithmetic import Entry, Room, free_on, gpu_reserve, host_reserve, rooms
-from berth.planner.state import HOST, Policy, Stage
+from berth.planner.state import HOST, Claim, Policy, Stage
 from berth.units import Bytes, GiB, MiB
 from builders import device, gib, node, runner
 
@@ -142,3 +142,14 @@ def test_measured_beyond_the_claim_counts_as_measured() -> None:
     grown = runner(measured=(("GPU-gpu-1-0", gib(12)), (HOST, gib(1))))
     taken = node(devices=(device(used=12.0),))
     assert rooms(taken, [grown])["GPU-gpu-1-0"].free == gib(12)
+
+
+def test_what_is_set_aside_is_not_there_even_when_the_place_is_empty() -> None:
+    seen = rooms(node(gpus=0, policy=Policy(claims=Bytes(9 * GiB))), [])[HOST]
+    assert (seen.emptied, seen.free) == (55 * GiB, 55 * GiB)
+
+
+def test_a_runner_on_two_devices_counts_on_each() -> None:
+    claim = Claim(gib(1), (("GPU-gpu-1-0", gib(10)), ("GPU-gpu-1-1", gib(4))))
+    seen = rooms(node(gpus=3), [runner(claim=claim)])
+    assert [seen[f"GPU-gpu-1-{at}"].free for at in range(3)] == [gib(14), gib(20), gib(24)]

@@ -285,3 +285,21 @@ def test_a_blocked_model_keeps_its_runner() -> None:
     state = cluster(node(), model(blocked=Reason.PROFILE_NOT_FOUND), runner())
     assert decided(state) == []
     assert verdict(state)[0] == "Up"
+
+
+def test_while_a_replaced_runner_drains_no_other_one_of_its_node_is_replaced() -> None:
+    old = draining(runner("a", 5, hash="h1"), Reason.REPLACED, newcomer="ns/a")
+    fresh = runner("a", 5, hash="h2", uid="r-a2", ordinal=1, stage=Stage.STARTING)
+    others = (model("b", 5, hash="h2"), runner("b", 5, hash="h1"))
+    plan = make_plan(cluster(node(), model("a", 5, hash="h2"), old, fresh, *others))
+    assert [a for a in plan.actions if isinstance(a, Reserve)] == []
+
+
+def test_an_old_copy_goes_only_once_a_new_one_is_more_than_are_wanted() -> None:
+    kept = model("a", 5, hash="h2", min_replicas=2)
+    old = runner("a", 5, hash="h1")
+    fresh = [runner("a", 5, hash="h2", uid=f"new-{at}", ordinal=at) for at in (1, 2)]
+    few = make_plan(cluster(node(), kept, old, fresh[0]))
+    assert [a for a in few.actions if isinstance(a, Drain)] == []
+    enough = make_plan(cluster(node(), kept, old, *fresh))
+    assert [a.runner for a in enough.actions if isinstance(a, Drain)] == ["r-a"]

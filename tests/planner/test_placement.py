@@ -431,3 +431,23 @@ def test_autoload_loads_on_the_nodes_of_its_own_policy_alone() -> None:
     state = cluster(*others, node("gpu-2", policy=group), model("a", 5), *loading)
     assert places(make_plan(state)) == [("Reserve", "gpu-2", ("0",))]
     assert places(make_plan(cluster(*others, model("a", 5), *loading))) == []
+
+
+def test_a_measured_place_comes_before_one_that_nobody_can_measure() -> None:
+    unmeasured = runner("b", 4, measured=(("host", gib(1)),))
+    state = cluster(node(gpus=2), waiting("a", 10), model("b", 4), unmeasured)
+    assert places(make_plan(state)) == [("Reserve", "gpu-1", ("1",))]
+
+
+def test_files_that_were_fetched_wait_for_a_place_that_is_busy() -> None:
+    fetched = runner("a", 20, stage=Stage.PREPARING, fetched=True)
+    state = cluster(node(), waiting("a", 20), fetched, model("b", 20), runner("b", 20, busy=1))
+    assert [a for a in make_plan(state).actions if isinstance(a, Stop)] == []
+    assert refusals(make_plan(state)) == [(Reason.BUSY, False)]
+
+
+def test_nothing_is_kept_empty_for_what_pinned_models_hold() -> None:
+    large, small = waiting("large", 20, since=NOW - 61), waiting("small", 4)
+    pinned = (model("b", 10, pinned=True), runner("b", 10))
+    plan = make_plan(cluster(node(), large, small, *pinned))
+    assert [a.model for a in plan.actions if isinstance(a, Reserve)] == ["ns/small"]

@@ -15,6 +15,7 @@ from builders import (
     device,
     gib,
     model,
+    need,
     node,
     policy,
     runner,
@@ -54,6 +55,12 @@ REFUSED = [
         (Reason.MEMORY, False),
         "model a needs 10 GiB; the largest free berth is gpu-1 cuda:0 with 4 GiB, the rest is used by programs outside Berth",
         id="strangers are in the way: a wait",
+    ),
+    pytest.param(
+        cluster(node(), waiting(needs=(need(gpus=(10, 10)),))),
+        (Reason.NO_DEVICE, True),
+        "model a needs 20 GiB; gpu-1: 2 devices wanted, 1 here",
+        id="fewer devices than the model takes: final",
     ),
     pytest.param(
         cluster(node(labels={"zone": "x"}), waiting(node_selector={"zone": "y"})),

@@ -158,6 +158,19 @@ VICTIMS = [
     ),
     pytest.param(
         cluster(
+            node(policy=policy(max_runners=5)), waiting("a", 20),
+            model("b", 20, used=NOW - 100), runner("b", 20), model("c", 2, used=NOW - 50), runner("c", 2),
+        ),
+        ["r-b"],
+        id="below the cap nobody goes for its sake",
+    ),
+    pytest.param(
+        cluster(node(), waiting("a", 20), model("b", 20), runner("b", 20), healthy_since=NOW - 90),
+        ["r-b"],
+        id="after 90 s of healthy watches what is idle may be evicted",
+    ),
+    pytest.param(
+        cluster(
             node(host=193, gpus=0), waiting("a", None, host=100),
             model("b", None, 50, used=NOW - 30), runner("b", None, 50),
             model("c", None, 50, used=NOW - 60), runner("c", None, 50),
