@@ -95,3 +95,47 @@ async def test_a_model_goes_to_a_gpu_that_holds_it(bay: Bay) -> None:
     runner = bay.runners()[0]
     assert runner["spec"]["nodeName"] == f"{bay.name}-gpu"
     assert [device["index"] for device in runner["spec"]["claim"]["devices"]] == [1]
+
+
+async def test_a_busy_gpu_means_waiting_and_never_the_cpu(bay: Bay) -> None:
+    bay.node("cpu")
+    bay.node("gpu", gpus="16Gi")
+    busy = bay.model("busy", weights=HALF, engine={"tokens": 40, "token_seconds": 0.1})
+    other = bay.model("other", weights=HALF)
+    stream = asyncio.create_task(bay.stream(busy))
+    await bay.until("it is up", lambda: bay.state(busy) == "Up")
+    assert (await bay.ask(other)).status_code == 200
+    assert (await stream)[-1] == "[DONE]"
+    places = {r["spec"]["nodeName"] for r in bay.runners()}
+    assert places == {f"{bay.name}-gpu"}
+
+
+async def test_a_device_that_nobody_offers_is_refused_at_once(bay: Bay) -> None:
+    bay.node("gpu", gpus="16Gi")
+    for name, device, code in (
+        ("index", "cuda:3", "no_matching_device"),
+        ("uuid", "GPU-00000000-0000", "no_matching_device"),
+        ("host", "cpu", "cpu_runners_not_allowed"),
+    ):
+        model = bay.model(name, device=device)
+        bay.wait_needs(model)
+        answer = await bay.ask(model)
+        assert answer.status_code == 503
+        assert "Retry-After" not in answer.headers
+        assert answer.json()["error"]["code"] == code
+
+
+async def test_one_of_several_devices_is_taken_and_the_policy_says_which(bay: Bay) -> None:
+    bay.node(gpus="16Gi,16Gi,16Gi")
+    bay.stack.plane.apply(
+        {
+            "apiVersion": "berth.dev/v1alpha1",
+            "kind": "Residency",
+            "metadata": {"name": bay.name},
+            "spec": {"nodeSelector": {"bay": bay.name}, "gpu": {"devices": ["1"]}},
+        }
+    )
+    model = bay.model("m")
+    assert (await bay.ask(model)).status_code == 200
+    (runner,) = bay.runners()
+    assert [device["index"] for device in runner["spec"]["claim"]["devices"]] == [1]

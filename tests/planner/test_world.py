@@ -1,5 +1,8 @@
 """Do the plans of a busy day keep their promises? Whole stories in a model of the world."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from berth.planner.state import Model, Node
 from builders import gib, model, node
 from planner.promises import check_promises
@@ -173,3 +176,35 @@ def test_a_wrong_estimate_is_met_by_admission_not_by_overcommit() -> None:
     story.run(200)
     assert story.served == {"ns/a": 1, "ns/b": 1}
     assert gib(16) + gib(10) > gib(24)
+
+
+WINDOW_S = 60.0
+TRAFFIC_S = 240
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    pauses=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    lengths=st.tuples(st.sampled_from([0.5, 4.0, 20.0]), st.sampled_from([0.5, 4.0, 20.0])),
+    load_s=st.sampled_from([1.0, 10.0]),
+)
+def test_whatever_the_traffic_waits_are_bounded_and_dense_traffic_swaps_once_in_a_window(
+    pauses: tuple[int, int], lengths: tuple[float, float], load_s: float
+) -> None:
+    """Two that exclude each other, each asked for at its own pace: nobody waits beyond two windows, what
+    is in hand, a stop and a load (L9)."""
+    keys = ("ns/a", "ns/b")
+    models = {key: model(key, 20, parallel=8) for key in keys}
+    world = World({"gpu-1": node()}, models, load_s=load_s)
+    longest = 0.0
+    for second in range(TRAFFIC_S):
+        for key, pause, length in zip(keys, pauses, lengths, strict=True):
+            if second % pause == 0:
+                world.request(key, length)
+        world.run(1.0)
+        since = [m.waiting_since for m in world.models.values() if m.waiting_since is not None]
+        longest = max(longest, world.now - min(since, default=world.now))
+    slack = max(lengths) + world.stop_s + load_s + 10.0
+    assert longest <= 2 * WINDOW_S + slack
+    if max(pauses) <= 3:
+        assert world.loads <= 2 + TRAFFIC_S / WINDOW_S
