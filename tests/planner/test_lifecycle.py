@@ -303,3 +303,11 @@ def test_an_old_copy_goes_only_once_a_new_one_is_more_than_are_wanted() -> None:
     assert [a for a in few.actions if isinstance(a, Drain)] == []
     enough = make_plan(cluster(node(), kept, old, *fresh))
     assert [a.runner for a in enough.actions if isinstance(a, Drain)] == ["r-a"]
+
+
+def test_of_two_old_runners_the_one_that_nobody_uses_goes_first() -> None:
+    busy = runner("a", 5, hash="h1", busy=1)
+    idle_one = runner("a", 5, hash="h1", uid="idle", ordinal=1)
+    fresh = runner("a", 5, hash="h2", uid="new", ordinal=2)
+    plan = make_plan(cluster(node(), model("a", 5, hash="h2"), busy, idle_one, fresh))
+    assert [a.runner for a in plan.actions if isinstance(a, Drain)] == ["idle"]

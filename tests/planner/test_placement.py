@@ -327,6 +327,10 @@ def test_a_model_that_failed_waits_for_its_back_off() -> None:
 def test_a_terminal_failure_is_final_until_the_user_changes_something() -> None:
     plan = make_plan(cluster(node(), waiting(restarts=failed(Reason.BAD_FLAGS, terminal=True))))
     assert refusals(plan) == [(Reason.BAD_FLAGS, True)]
+    assert plan.verdicts[0].message == "model a cannot start: BadFlags"
+    told = failed(Reason.BAD_FLAGS, terminal=True, message="unknown flag --x")
+    plan = make_plan(cluster(node(), waiting(restarts=told)))
+    assert plan.verdicts[0].message == "unknown flag --x"
     assert [v.state.value for v in plan.verdicts] == ["Failed"]
 
 

@@ -158,8 +158,9 @@ VICTIMS = [
     ),
     pytest.param(
         cluster(
-            node(policy=policy(max_runners=5)), waiting("a", 20),
-            model("b", 20, used=NOW - 100), runner("b", 20), model("c", 2, used=NOW - 50), runner("c", 2),
+            node(policy=policy(max_runners=4)), waiting("a", 20),
+            model("b", 20, used=NOW - 100), runner("b", 20),
+            model("c", 1, used=NOW - 50), runner("c", 1), model("d", 1, used=NOW - 50), runner("d", 1),
         ),
         ["r-b"],
         id="below the cap nobody goes for its sake",
