@@ -88,6 +88,10 @@ bench: setup build-api ## Measure everything: see docs/reference/benchmarks.md
 bench-planner: setup build-api ## Measure the planner: growth, and placements beside kube-scheduler
 	@$(BENCH_TOOL) planner
 
+.PHONY: bench-controller
+bench-controller: setup build-api ## Measure the controller: whole passes, many models, writes at rest
+	@$(BENCH_TOOL) pass-growth controller
+
 .PHONY: bench-gateway
 bench-gateway: setup ## Measure the gateway beside Go's ReverseProxy
 	@$(BENCH_TOOL) gateway

@@ -148,6 +148,15 @@ class Bay:
             )
         )
 
+    def has_needs(self, model: str) -> bool:
+        return "needs" in self.get(model).get("status", {})
+
+    def annotate(self, model: str, key: str, value: str) -> None:
+        """What a person does by hand."""
+        self.stack.plane.kubectl(
+            "annotate", "model", model, f"{key}={value}", "-n", self.name, "--overwrite"
+        )
+
     async def until(self, what: str, check: Callable[[], Any], deadline_s: float = 30.0) -> None:
         """Wait while requests of this test go on."""
         await asyncio.to_thread(self.stack.wait, what, check, deadline_s)

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from api.bay import GIB, Bay
-from api.relay import relay
+from api.relay import kubeconfig_through, relay
 from cluster.stack import NAMESPACE, Stack
 
 
@@ -172,10 +170,7 @@ async def test_events_that_stop_coming_are_made_up_for(bay: Bay, tmp_path: Path)
     model = bay.model("m")
     bay.wait_needs(model)
     with relay(bay.stack.plane.port) as link:
-        config = yaml.safe_load(bay.stack.plane.kubeconfig.read_text())
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{link.port}"
-        through = tmp_path / "kubeconfig"
-        through.write_text(yaml.safe_dump(config))
+        through = kubeconfig_through(bay.stack.plane, link.port, tmp_path)
         bay.stack.plane.stop("controller")
         bay.stack.start_program("controller", env={"KUBECONFIG": str(through)})
         try:

@@ -4,6 +4,7 @@ import asyncio
 import collections
 
 from api.bay import Bay
+from berth.api.meta import ANNOTATION_UNLOAD
 
 
 async def test_a_deleted_model_is_gone_with_its_runner_pod_and_demand(bay: Bay) -> None:
@@ -65,3 +66,21 @@ async def test_an_idle_ready_fleet_writes_nothing_but_the_lease(bay: Bay) -> Non
         and not entry["user"]["username"].startswith("system:")
     ]
     assert collections.Counter(writes) == {}
+
+
+async def test_the_api_server_warns_of_nothing_that_the_programs_write(bay: Bay) -> None:
+    """An unknown field, a deprecated kind, a name that will not do: each is told as a warning."""
+    bay.node(gpus="24Gi")
+    model = bay.model("m", weights=1 << 28)
+    assert (await bay.ask(model)).status_code == 200
+    bay.annotate(model, ANNOTATION_UNLOAD, "now")
+    await bay.until("it is unloaded", lambda: not bay.pods())
+    said = {
+        name: [
+            line
+            for line in bay.stack.plane.processes.log(name).read_text().splitlines()
+            if "the API server warns" in line
+        ]
+        for name in ("controller", "gateway", "fleet")
+    }
+    assert said == {"controller": [], "gateway": [], "fleet": []}

@@ -9,6 +9,7 @@ from berth.api.inventory import Device, HostMemory, NodeInventoryStatus, StoredF
 from berth.api.meta import API_VERSION
 from berth.api.model import FactsStatus, FileFact
 from berth.api.model import Model as ModelObject
+from berth.api.runner import Claim, DeviceClaim, ModelRef, RunnerSpec
 from berth.controller.resolve import source_hash
 from berth.headers.local import read_path
 from fakes.fleet import gpu_uuid
@@ -94,6 +95,34 @@ def facts() -> Object:
         record=json.dumps(read.to_json(), separators=(",", ":")),
     )
     return {"facts": status.wire()}
+
+
+def runner(name: str, namespace: str) -> Object:
+    """A Runner as the controller writes it for one of these models."""
+    spec = RunnerSpec(
+        model_ref=ModelRef(name=name, uid="00000000-0000-0000-0000-000000000000", generation=1),
+        epoch=1,
+        pass_id="1-1-1",
+        stage="Reserved",
+        node_name="gpu-0000",
+        claim=Claim(
+            host=GIB,
+            devices=[DeviceClaim(device=gpu_uuid("gpu-0000", 0), memory=WEIGHTS + GIB)],
+            disk=WEIGHTS,
+        ),
+        files=[FileFact(name="model.gguf", url=URI, size=WEIGHTS, sha256=SHA256)],
+        image="fake/llamacpp:cuda",
+        command=["llama-server", *(f"--setting-{n}" for n in range(24))],
+        port=8080,
+        settings_hash="0" * 16,
+        node_selector=LABELS,
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Runner",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec.wire(),
+    }
 
 
 def pod(name: str, namespace: str) -> Object:

@@ -15,6 +15,7 @@ pods a second, the median of the rounds. No agents run: their inventories are wr
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -75,6 +76,43 @@ class Seen:
     def add(self, name: str) -> None:
         self.names.add(name)
         self.news.set()
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """CPU seconds of the API server with its store, and of the program that places, since their start."""
+
+    server: float
+    program: float
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One half of a round."""
+
+    seconds: float
+    before: Cpu
+    after: Cpu
+
+    @property
+    def server(self) -> float:
+        return self.after.server - self.before.server
+
+    @property
+    def program(self) -> float:
+        return self.after.program - self.before.program
+
+
+def cpu(stack: Stack, program: str) -> Cpu:
+    """What the programs have used so far; a machine that others use, too, has no say in it."""
+    return Cpu(_cpu_s(stack, "kube-apiserver") + _cpu_s(stack, "etcd"), _cpu_s(stack, program))
+
+
+def _cpu_s(stack: Stack, name: str) -> float:
+    found = stack.plane.processes.find(name)
+    assert found is not None
+    fields = Path(f"/proc/{found.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- the cluster ----------------------------------------------------------------------------------
@@ -147,8 +185,8 @@ def _is_open(node: Object) -> bool:
 # -- kube-scheduler's half ------------------------------------------------------------------------
 
 
-async def bind_pods(kube: Kube, names: Sequence[str]) -> float:
-    """Seconds from the first pod's creation to the last one that is bound. The pods are gone afterwards."""
+async def bind_pods(stack: Stack, kube: Kube, names: Sequence[str]) -> Spent:
+    """From the first pod's creation to the last one that is bound. The pods are gone afterwards."""
 
     async def create(name: str) -> None:
         await kube.create(PODS, fleet.pod(name, NAMESPACE), NAMESPACE)
@@ -157,21 +195,25 @@ async def bind_pods(kube: Kube, names: Sequence[str]) -> float:
         return pod["metadata"]["name"] if pod["spec"].get("nodeName") else ""
 
     async with watched(kube, PODS, bound) as seen:
+        before = cpu(stack, SCHEDULER)
         took = await timed(f"{len(names)} pods are bound", names, create, seen)
+        spent = Spent(took, before, cpu(stack, SCHEDULER))
     await erase(kube, PODS, names)
-    return took
+    return spent
 
 
 # -- Berth's half ---------------------------------------------------------------------------------
 
 
-async def place_models(stack: Stack, kube: Kube, names: Sequence[str], facts: Object) -> float:
-    """Seconds from the first waiting entry to the last reserved Runner. The models are gone afterwards."""
-    await each(names, lambda name: _declare(kube, name, facts))
+async def place_models(stack: Stack, kube: Kube, names: Sequence[str], facts: Object) -> Spent:
+    """From the first waiting entry to the last reserved Runner. The models are gone afterwards."""
+    await each(names, lambda name: declare(kube, name, facts))
     stack.start_program("controller")
     try:
         await _until_priced(kube, names)
-        return await _time_models(kube, names)
+        before = cpu(stack, "controller")
+        took = await _time_models(kube, names)
+        return Spent(took, before, cpu(stack, "controller"))
     except Problem:
         print(f"# the controller's last words:\n{stack.plane.processes.tail('controller')}")
         raise
@@ -183,7 +225,7 @@ async def place_models(stack: Stack, kube: Kube, names: Sequence[str], facts: Ob
         await erase(kube, RUNNERS, [runner["metadata"]["name"] for runner in runners])
 
 
-async def _declare(kube: Kube, name: str, facts: Object) -> None:
+async def declare(kube: Kube, name: str, facts: Object) -> None:
     await kube.create(MODELS, fleet.model(name, NAMESPACE), NAMESPACE)
     await kube.apply_status(MODELS, name, facts, manager="berth-controller", namespace=NAMESPACE)
 
@@ -333,14 +375,41 @@ async def compare(stack: Stack, size: Size) -> float:
         await furnish(kube, size.nodes)
         for number in range(size.rounds):
             names = [f"w{number}-{index:05d}" for index in range(size.wishes)]
-            pods_s = await bind_pods(kube, names)
-            models_s = await place_models(stack, kube, names, facts)
-            ratios.append(pods_s / models_s)
+            bare = await create_runners(stack, kube, names)
+            pods = await bind_pods(stack, kube, names)
+            models = await place_models(stack, kube, names, facts)
+            ratios.append(pods.seconds / models.seconds)
             print(
                 f"# {size.nodes} nodes, {size.wishes} wishes: kube-scheduler"
-                f" {size.wishes / pods_s:.0f} pods/s, Berth {size.wishes / models_s:.0f} placements/s"
+                f" {size.wishes / pods.seconds:.0f} pods/s, Berth"
+                f" {size.wishes / models.seconds:.0f} placements/s;"
+                f" bare Runners {size.wishes / bare.seconds:.0f}/s"
+            )
+            print(
+                f"# CPU ms a wish: pods {_each(pods, size)}, placements {_each(models, size)},"
+                f" bare Runners: API server {bare.server / size.wishes * 1e3:.1f}",
+                flush=True,
             )
     return statistics.median(ratios)
+
+
+def _each(spent: Spent, size: Size) -> str:
+    server, program = spent.server / size.wishes * 1e3, spent.program / size.wishes * 1e3
+    return f"API server {server:.1f} + program {program:.1f}"
+
+
+async def create_runners(stack: Stack, kube: Kube, names: Sequence[str]) -> Spent:
+    """So many Runners, written by this program and seen by its watch: the bound for any controller."""
+
+    async def create(name: str) -> None:
+        await kube.create(RUNNERS, fleet.runner(name, NAMESPACE), NAMESPACE)
+
+    async with watched(kube, RUNNERS, _placed) as seen:
+        before = cpu(stack, "etcd")
+        took = await timed(f"{len(names)} Runners are there", names, create, seen)
+        spent = Spent(took, before, cpu(stack, "etcd"))
+    await erase(kube, RUNNERS, names)
+    return spent
 
 
 def main() -> int:

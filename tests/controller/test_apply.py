@@ -1,5 +1,6 @@
 """Which writes does each action become, and when is a plan dropped?"""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from berth.controller.apply import RUNNERS, Application, Hands, StalePlanError, 
 from berth.controller.history import History
 from berth.controller.launch import Stamp
 from berth.controller.observe import Frame, Observation, Remembered, observe
+from berth.controller.outbox import Outbox
 from berth.controller.priced import Priced
 from berth.controller.store import Store
 from berth.controller.sweep import restamp, sweep
@@ -89,6 +91,10 @@ class World:
     server: Server = field(default_factory=Server)
     now: float = NOW
     leads: bool = True
+    outbox: Outbox = field(default_factory=Outbox)
+
+    def __post_init__(self) -> None:
+        self.teller = Teller(self.server, self.outbox)  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, **kinds: list[Object]) -> "World":
@@ -106,7 +112,8 @@ class World:
         return Hands(
             kube=self.server,  # type: ignore[arg-type]
             store=self.store,
-            teller=Teller(self.server),  # type: ignore[arg-type]
+            teller=self.teller,
+            outbox=self.outbox,
             stamp=Stamp(7, "7-1-1"),
             clock=lambda: self.now,
             leads=lambda: self.leads,
@@ -120,6 +127,7 @@ class World:
     async def apply(self, *actions: Action) -> Application:
         application = Application(self.hands, self.look())
         await application.run(Plan(actions))
+        await self.outbox.settled()
         return application
 
     def wrote(self) -> list[tuple[str, str, str]]:
@@ -318,8 +326,11 @@ async def test_what_the_api_server_refuses_is_that_models_failure_and_the_rest_g
 
 async def test_every_model_gets_its_demand_once() -> None:
     world = World.of()
-    await ensure_demands(world.hands, world.look().models)
-    await ensure_demands(world.hands, world.look().models)
+    for _ in range(2):
+        ensure_demands(world.hands, world.look().models)
+    await world.outbox.settled()
+    ensure_demands(world.hands, world.look().models)
+    await world.outbox.settled()
     assert world.wrote() == [("create", "demands", "m")]
     assert world.body()["metadata"]["ownerReferences"][0]["uid"] == "uid-m"
 
@@ -348,3 +359,44 @@ async def test_a_new_leader_asks_anew_for_admissions_and_leaves_what_runs_alone(
     await restamp(world.hands)
     assert world.wrote() == [("apply", "runners", "ns/m-0")]
     assert (world.body()["spec"]["passId"], world.body()["spec"]["epoch"]) == ("7-1-1", 7)
+
+
+async def test_what_touches_different_models_and_nodes_is_written_side_by_side() -> None:
+    """The second does not wait for the first; what is on one node keeps the plan's order."""
+    names = [f"m{n}" for n in range(3)]
+    kinds = {
+        "models": [model(name) for name in names],
+        "runners": [runner(f"{name}-0", of=name, node=f"n{name[1:]}") for name in names]
+        + [runner("m0-1", of="m0", node="n0")],
+        "nodes": [node(f"n{n}") for n in range(3)],
+    }
+    world, under_way, most = World.of(**kinds), 0, 0
+    apply = world.server.apply
+
+    async def slow(*args: Any, **more: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return await apply(*args, **more)
+
+    world.server.apply = slow  # type: ignore[method-assign]
+    uids = ["uid-m0-0", "uid-m0-1", "uid-m1-0", "uid-m2-0"]
+    await world.apply(*(Spare(uid) for uid in uids))
+    assert most == 3
+    written = [key for _, _, key in world.wrote()]
+    assert sorted(written) == ["ns/m0-0", "ns/m0-1", "ns/m1-0", "ns/m2-0"]
+    assert written.index("ns/m0-0") < written.index("ns/m0-1")
+
+
+async def test_a_plan_that_breaks_off_ends_what_is_under_way_and_begins_nothing() -> None:
+    kinds = {"runners": [runner("m-0"), runner("m-1", node="b"), runner("m-2")]}
+    world = World.of(**kinds)
+    world.server.refuses = lambda w: (
+        ApiError(500, "InternalError", "sorry") if w.key == "ns/m-0" else None
+    )
+    with pytest.raises(StalePlanError):
+        await world.apply(Spare("uid-m-0"), Spare("uid-m-1"), Spare("uid-m-2"))
+    assert world.wrote() == []

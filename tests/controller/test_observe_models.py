@@ -9,6 +9,7 @@ from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.api.runner import Runner
 from berth.controller.history import History
+from berth.controller.memo import Memo
 from berth.controller.observe_models import Defaults, dead_gateways, observe_model
 from berth.controller.outcomes import Outcome
 from berth.controller.priced import Priced
@@ -36,6 +37,7 @@ def _see(
         PRICED,
         sightings=sightings,
         history=history or History(),
+        memo=Memo(),
         defaults=Defaults(),
         now=now,
     )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from berth.controller.memo import Memo
 from berth.controller.observe_nodes import observe_nodes
 from berth.controller.sightings import Sightings
 from berth.planner.state import Node
@@ -13,7 +14,7 @@ def _see(sightings: Sightings | None = None, now: float = NOW, **kinds: Any) -> 
     kinds.setdefault("nodes", [node()])
     kinds.setdefault("inventories", [inventory()])
     found = observe_nodes(
-        store(**kinds), sightings or Sightings(), now, host_reserve=Bytes(2 * GIB)
+        store(**kinds), sightings or Sightings(), Memo(), host_reserve=Bytes(2 * GIB), now=now
     )
     return found[0]
 

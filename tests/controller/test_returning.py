@@ -29,9 +29,9 @@ def _figures(node: Node) -> tuple[int, int]:
 def test_what_a_runner_held_counts_as_free_from_its_end_until_the_figures_show_it() -> None:
     returning, before = Returning(), _node(50, 9)
     returning.note([_runner()], [before], NOW)
-    assert returning.corrected(before) == before
+    assert returning.corrected([before]) == (before,)
     returning.note([], [before], NOW + 1)
-    assert _figures(returning.corrected(before)) == (60, 1)
+    assert _figures(*returning.corrected([before])) == (60, 1)
 
 
 def test_what_has_come_back_is_not_counted_twice() -> None:
@@ -39,9 +39,9 @@ def test_what_has_come_back_is_not_counted_twice() -> None:
     returning.note([_runner()], [_node(50, 9)], NOW)
     half = _node(54, 1)
     returning.note([], [half], NOW + 1)
-    assert _figures(returning.corrected(half)) == (60, 1)
+    assert _figures(*returning.corrected([half])) == (60, 1)
     whole = _node(60, 1)
-    assert returning.corrected(whole) == whole
+    assert returning.corrected([whole]) == (whole,)
 
 
 def test_what_does_not_come_back_is_somebody_elses_after_a_while() -> None:
@@ -49,7 +49,7 @@ def test_what_does_not_come_back_is_somebody_elses_after_a_while() -> None:
     returning.note([_runner()], [node], NOW)
     returning.note([], [node], NOW + 1)
     returning.note([], [node], NOW + 17)
-    assert returning.corrected(node) == node
+    assert returning.corrected([node]) == (node,)
 
 
 def test_a_pod_that_is_ending_is_known_to_hold_what_it_held() -> None:

@@ -33,13 +33,13 @@ def _facts(
 ) -> ModelFacts:
     kinds.setdefault("nodes", [node()])
     found = entries(store(**kinds), Sightings(), NOW)
-    reports = [report for entry in found if (report := runner_report(entry, NOW))]
+    reports = [runner_report(entry, entry.runner, NOW) for entry in found if entry.runner]
     return ModelFacts(
         model=Model.model_validate(raw or model()),
         seen=Seen(key="ns/m", uid="uid-m", **(seen or {})),
         priced=Priced(parallel=1),
-        entries=found,
-        reports=reports,
+        entries=tuple(found),
+        reports=tuple(reports),
         verdict=verdict,
         refusal=refusal,
         restarts=restarts or Restarts(),
@@ -206,24 +206,40 @@ def test_a_blocked_model_says_where_it_is_stuck() -> None:
 def test_the_pass_that_first_sees_a_runner_up_notes_how_long_it_took() -> None:
     raw = runner(status={"started": timestamp(NOW - 12)})
     (entry,) = entries(store(runners=[raw], pods=[pod()], nodes=[node()]), Sightings(), NOW)
-    report = runner_report(entry, NOW)
-    assert report is not None
-    assert (report.loaded_s, report.status.load_seconds) == (12, 12)
-    assert report.status.up_since == timestamp(NOW)
+    assert entry.runner is not None
+    report = runner_report(entry, entry.runner, NOW)
+    assert (report.status.load_seconds, report.status.up_since) == (12, timestamp(NOW))
+
+
+def test_a_load_is_noted_with_the_status_that_first_shows_it_however_late_and_once() -> None:
+    written = UP_SINCE | {"loadSeconds": 10}
+    facts = _facts(verdict=_verdict(State.UP), runners=[runner(status=written)], pods=[pod()])
+    first = model_status(facts, NOW)
+    again = replace(facts, model=facts.model.model_copy(update={"status": first}))
+    assert (first.load_seconds, model_status(again, NOW + 5).load_seconds) == ([10], [10])
+
+
+def test_a_runner_that_was_spared_has_not_come_up_again() -> None:
+    before = {"runners": [{"name": "m-0", "node": "a", "state": "Draining"}], "loadSeconds": [10]}
+    facts = _facts(
+        model(status=before),
+        verdict=_verdict(State.UP),
+        runners=[runner(status=UP_SINCE)],
+        pods=[pod()],
+    )
+    assert model_status(facts, NOW).load_seconds == [10]
 
 
 def test_a_failed_runner_keeps_its_first_last_exit() -> None:
     raw = runner()
     kinds = {"runners": [raw], "pods": [pod(phase="Failed")], "nodes": [node()]}
     (entry,) = entries(store(**kinds), Sightings(), NOW)
-    first = runner_report(entry, NOW)
-    assert first is not None
+    assert entry.runner is not None
+    first = runner_report(entry, entry.runner, NOW)
     assert first.status.last_exit is not None
     assert (first.status.state, first.status.last_exit.reason) == ("Failed", "CrashLoop")
-    assert entry.runner is not None
-    later = replace(entry, runner=entry.runner.model_copy(update={"status": first.status}))
-    again = runner_report(later, NOW + 60)
-    assert again is not None
+    later = entry.runner.model_copy(update={"status": first.status})
+    again = runner_report(replace(entry, runner=later), later, NOW + 60)
     assert again.status == first.status
 
 

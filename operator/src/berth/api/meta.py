@@ -1,6 +1,7 @@
 """What do all Berth objects share: metadata, references, conditions, field types?"""
 
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -178,7 +179,7 @@ class Resource(Wire):
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """``namespace/name``, or the name of a cluster-scoped object."""
         meta = self.metadata

@@ -1,8 +1,10 @@
-"""How does a plan become writes? One action after the other; a plan that no longer fits is dropped."""
+"""How does a plan become writes? Many at once, each after what it depends on; an old plan is dropped."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, assert_never
 
 from berth.api.demand import Demand
@@ -21,6 +23,7 @@ from berth.controller.launch import (
 )
 from berth.controller.observe import Observation
 from berth.controller.observe_runners import Entry
+from berth.controller.outbox import Outbox
 from berth.controller.outcomes import Outcome
 from berth.controller.priced import Priced
 from berth.controller.store import Store
@@ -53,6 +56,7 @@ log = logging.getLogger(__name__)
 
 MANAGER = "berth-controller"
 PLAN_LIFETIME_S = 5.0
+_AT_ONCE = 16
 RUNNERS = ref_of(Runner)
 DEMANDS = ref_of(Demand)
 
@@ -79,6 +83,7 @@ class Hands:
     kube: Kube
     store: Store
     teller: Teller
+    outbox: Outbox
     stamp: Stamp
     clock: Callable[[], float]
     leads: Callable[[], bool]
@@ -96,19 +101,61 @@ class Application:
         self._entries = {entry.uid: entry for entry in seen.entries}
         self._nodes = {node.name: node for node in seen.state.nodes}
         self._prices = seen.prices
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._broken_off: Exception | None = None
         self.done = Applied()
 
     async def run(self, plan: Plan) -> Applied:
-        """Everything in order. Raises StalePlanError on a conflict or when the plan is too old."""
+        """Everything, so many at once; what touches the same model or node in the plan's order.
+
+        Raises StalePlanError on a conflict or when the plan is too old. Nothing new is begun then,
+        but what is under way has ended before: its answers are in the store.
+        """
+        last: dict[str, asyncio.Task[None]] = {}
+        tasks = []
         for action in plan.actions:
             if isinstance(action, Refuse | Wait):
                 continue
-            if self._hands.clock() - self._state.now > PLAN_LIFETIME_S:
-                raise StalePlanError("the plan is older than 5 s")
-            if not self._hands.leads():
-                raise StalePlanError("this process leads no more")
-            await self._guarded(action)
+            touched = self._touched(action)
+            before = {last[name] for name in touched if name in last}
+            task = asyncio.create_task(self._in_turn(action, before))
+            last |= dict.fromkeys(touched, task)
+            tasks.append(task)
+        await asyncio.gather(*tasks)
+        if self._broken_off is not None:
+            raise self._broken_off
         return self.done
+
+    def _touched(self, action: Action) -> set[str]:
+        """Keys of models and names of nodes that the action is about."""
+        match action:
+            case Prepare() | Reserve():
+                seats = {seat.place.node for seat in action.seats}
+                return {action.model, action.place.node} | seats
+            case Refuse() | Wait():
+                return {action.model}
+            case _:
+                entry = self._entries.get(action.runner)
+                about = {entry.model_key, entry.node} if entry is not None else set()
+                return about | ({action.newcomer} if isinstance(action, Drain) else set())
+
+    async def _in_turn(self, action: Action, before: set[asyncio.Task[None]]) -> None:
+        if before:
+            await asyncio.wait(before)
+        async with self._limit:
+            if self._broken_off is not None:
+                return
+            try:
+                self._check()
+                await self._guarded(action)
+            except Exception as err:  # noqa: BLE001 - raised again once the others have ended
+                self._broken_off = self._broken_off or err
+
+    def _check(self) -> None:
+        if self._hands.clock() - self._state.now > PLAN_LIFETIME_S:
+            raise StalePlanError("the plan is older than 5 s")
+        if not self._hands.leads():
+            raise StalePlanError("this process leads no more")
 
     async def _guarded(self, action: Action) -> None:
         """One action; what the API server will not take of one runner costs the others nothing."""
@@ -152,9 +199,7 @@ class Application:
         where = " ".join((action.place.node, *action.place.devices))
         where += "".join(f", {seat.place.node}" for seat in action.seats)
         name = name_of(action, model)
-        await self._hands.teller.tell(
-            model, Happening.PLACED, f"{name} on {where}: {action.need.text}"
-        )
+        self._hands.teller.tell(model, Happening.PLACED, f"{name} on {where}: {action.need.text}")
 
     async def _create_one(
         self, action: Prepare | Reserve, model: Model, priced: Priced, rank: int
@@ -262,7 +307,7 @@ class Application:
         if model is not None:
             why = f" for {action.newcomer}" if action.newcomer else ""
             message = f"{runner.metadata.name} on {entry.node}: {action.reason}{why}"
-            await self._hands.teller.tell(model, Happening.DRAINING, message)
+            self._hands.teller.tell(model, Happening.DRAINING, message)
 
     async def _spare(self, uid: str) -> None:
         entry, runner = self._runner(uid)
@@ -270,7 +315,7 @@ class Application:
         model = self._models.get(entry.model_key)
         if model is not None:
             message = f"{runner.metadata.name} on {entry.node} goes on"
-            await self._hands.teller.tell(model, Happening.SPARED, message)
+            self._hands.teller.tell(model, Happening.SPARED, message)
 
     async def _stop(self, action: Stop) -> None:
         """The Runner first: from then on nothing can take it for one that is up."""
@@ -290,7 +335,7 @@ class Application:
             self.done.failures.append(failure)
         self.done.stopped += 1
         self.done.evicted += action.reason is Reason.MAKE_ROOM
-        await self._tell_stop(entry, action)
+        self._tell_stop(entry, action)
 
     async def _stop_members(self, head: Entry, action: Stop) -> None:
         if head.runner is None or head.runner.spec.group is None:
@@ -322,7 +367,7 @@ class Application:
             return
         self._hands.store.pods.amend(pod.key, pod.uid, lambda view: replace(view, deleting=True))
 
-    async def _tell_stop(self, entry: Entry, action: Stop) -> None:
+    def _tell_stop(self, entry: Entry, action: Stop) -> None:
         model = self._models.get(entry.model_key)
         if model is None:
             return
@@ -337,7 +382,7 @@ class Application:
             what = Happening.EVICTED
             newcomer = entry.runner.spec.drain if entry.runner else None
             message += f" for {newcomer.newcomer}" if newcomer and newcomer.newcomer else ""
-        await self._hands.teller.tell(model, what, message)
+        self._hands.teller.tell(model, what, message)
 
     def _runner(self, uid: str) -> tuple[Entry, Runner]:
         entry = self._entries.get(uid)
@@ -372,15 +417,19 @@ async def write_runner(hands: Hands, runner: Runner, **changes: Any) -> None:
     hands.store.runners.put(answer)
 
 
-async def ensure_demands(hands: Hands, models: Mapping[str, Model]) -> None:
-    """Every Model has its Demand, for gateways to write on."""
+def ensure_demands(hands: Hands, models: Mapping[str, Model]) -> None:
+    """Every Model gets its Demand, for gateways to write on."""
     for key, model in models.items():
-        if hands.store.demands.get(key) is not None:
-            continue
-        try:
-            answer = await hands.kube.create(DEMANDS, demand_body(model), model.metadata.namespace)
-        except ApiError as err:
-            # It exists already, or its namespace is being deleted.
-            log.debug("demand %s: %s", key, err)
-            continue
-        hands.store.demands.put(answer)
+        name = (DEMANDS.kind, key)
+        if hands.store.demands.get(key) is None and name not in hands.outbox:
+            hands.outbox.post(name, key, partial(_create_demand, hands, model))
+
+
+async def _create_demand(hands: Hands, model: Model) -> None:
+    try:
+        answer = await hands.kube.create(DEMANDS, demand_body(model), model.metadata.namespace)
+    except ApiError as err:
+        # It exists already, or its namespace is being deleted.
+        log.debug("demand %s: %s", model.key, err)
+        return
+    hands.store.demands.put(answer)

@@ -55,6 +55,8 @@ class History:
         known = self._models.get(key)
         if known is None:
             return Restarts()
+        if not known.restarts.excluded:
+            return known.restarts
         current = tuple(entry for entry in known.restarts.excluded if entry[1] > now)
         return replace(known.restarts, excluded=current)
 
@@ -78,11 +80,12 @@ class History:
         self._counted.add(runner)
         return True
 
-    def larger(self, key: str, settings_hash: str, need: Need) -> Need:
-        """A need made as large as earlier runners, and kills for want of memory, have shown."""
+    def larger(self, key: str, settings_hash: str, needs: tuple[Need, ...]) -> tuple[Need, ...]:
+        """Needs made as large as earlier runners, and kills for want of memory, have shown."""
         known = self._models.get(key)
-        seen = self.measurements.larger(key, settings_hash, need)
-        return after_oom(seen, known.oom_kills if known else 0)
+        kills = known.oom_kills if known else 0
+        larger = self.measurements.larger
+        return tuple(after_oom(larger(key, settings_hash, need), kills) for need in needs)
 
     def steady(self, key: str, up_since: float, now: float) -> None:
         """A runner of the Model is up; after a while its failures are forgotten."""

@@ -34,7 +34,7 @@ class Holding:
             model = self.hands.store.models.get(key)
             if model is not None:
                 message = "its weights are read from disk again: no copy of them was in host memory"
-                await self.hands.teller.tell(model, Happening.RELOADED, message)
+                self.hands.teller.tell(model, Happening.RELOADED, message)
         decided = plan_copies(state, plan, self.shelf.loads, holder_claim)
         if not self.hands.holders.image:
             return decided

@@ -49,26 +49,48 @@ class Bell:
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
         self._event = asyncio.Event()
+        self._first = self._last = 0.0
 
     def ring(self) -> None:
-        self._event.set()
+        self._last = time.monotonic()
+        if not self._event.is_set():
+            self._first = self._last
+            self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until a burst of changes has ended, or the timeout passed without any."""
+        """Until a burst of changes has ended, or the timeout passed without any.
+
+        A burst is waited for so long at most, what of it fell into the last pass included.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
         except TimeoutError:
             return
-        end = time.monotonic() + _LONGEST_DEBOUNCE_S
-        while time.monotonic() < end:
-            self._event.clear()
-            try:
-                async with asyncio.timeout(min(self._quiet_s, end - time.monotonic())):
-                    await self._event.wait()
-            except TimeoutError:
-                break
+        # Every ring meanwhile moves the end.
+        while (rest := self._end() - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(rest)
         self._event.clear()
+
+    def _end(self) -> float:
+        return min(self._last + self._quiet_s, self._first + _LONGEST_DEBOUNCE_S)
+
+
+class Stopwatch:
+    """Seconds spent in ``with`` blocks since it was last read."""
+
+    def __init__(self) -> None:
+        self._began = self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds += time.monotonic() - self._began
+
+    def taken(self) -> float:
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -82,6 +104,7 @@ class Passes:
     metrics: Metrics
     bell: Bell
     bugs: BugKeeper = field(default_factory=BugKeeper)
+    thinking: Stopwatch = field(default_factory=Stopwatch)
 
     async def run(self) -> None:
         """One pass after another, for ever. One writer: no two of them overlap."""
@@ -91,14 +114,13 @@ class Passes:
             number += 1
             began = time.monotonic()
             outcome, pause = await self._guarded(number)
-            took = time.monotonic() - began
-            self.metrics.passed(outcome, took)
+            self.metrics.passed(outcome, time.monotonic() - began)
             # At most half of one core goes into planning, however fast things change.
-            await asyncio.sleep(min(took, 1.0))
+            await asyncio.sleep(min(self.thinking.taken(), 1.0))
 
     async def _guarded(self, number: int) -> tuple[str, float]:
         try:
-            return await self._one(number)
+            return await self.once(number)
         except StalePlanError as err:
             log.info("plan dropped: %s", err)
             return "dropped", _RETRY_S
@@ -110,44 +132,44 @@ class Passes:
             log.exception("a pass failed")
             return "failed", _RETRY_S
 
-    async def _one(self, number: int) -> tuple[str, float]:
+    async def once(self, number: int) -> tuple[str, float]:
+        """One pass: its outcome, and after how many seconds the next one is due if nothing happens."""
         now = self.hands.clock()
-        self.desk.refresh(now)
-        prices = self.desk.prices()
-        frame = replace(self.frame(now), prices=prices)
-        seen = observe(self.hands.store, self.remembered, frame, now)
-        self._learn(seen)
-        hands = replace(
-            self.hands, stamp=Stamp(frame.epoch, f"{frame.epoch}-{number}-{int(now * 1000)}")
-        )
-        plan = await asyncio.to_thread(make_plan, seen.state)
-        self.remembered.rollouts.note(plan, seen.state.runners, now)
-        self.bugs.look(seen.state, plan)
-        await ensure_demands(hands, seen.models)
+        with self.thinking:
+            self.desk.refresh(now)
+            frame = replace(self.frame(now), prices=self.desk.prices())
+            seen, plan = await self._decide(frame, now)
+        stamp = Stamp(seen.state.epoch, f"{seen.state.epoch}-{number}-{int(now * 1000)}")
+        hands = replace(self.hands, stamp=stamp)
         application = Application(hands, seen)
         try:
-            done = await application.run(plan)
+            with hands.outbox.held():
+                done = await application.run(plan)
         finally:
             self._count(application, now)
         await sweep_pods(hands)
         copies = await Holding(hands, self.remembered.copies).run(seen.state, plan)
         await keep_groups(hands)
         await self._clear_dead_gateways(now)
-        after = await self._publish(
-            hands, Pass(seen, plan, now, copies.warnings, frame.hold_silence_s)
-        )
+        with self.thinking:
+            ensure_demands(hands, seen.models)
+            one = Pass(seen, plan, now, copies.warnings, frame.hold_silence_s)
+            await Publisher(hands, self.remembered, one).run()
         self.metrics.applied(done)
-        self.metrics.written(after.written)
+        self.metrics.written(hands.outbox.taken())
         self.metrics.copied(self.remembered.copies.tally, seen.state.nodes)
         self.metrics.saw(seen.state.runners, len(seen.models))
-        self.metrics.compared(_ratios(self.remembered, prices))
+        self.metrics.compared(_ratios(self.remembered, frame.prices))
         self.remembered.sightings.forget_untouched()
         return "done", self._until_next(plan, seen, now)
 
-    async def _publish(self, hands: Hands, one: Pass) -> Publisher:
-        publisher = Publisher(hands, self.remembered, one)
-        await publisher.run()
-        return publisher
+    async def _decide(self, frame: Frame, now: float) -> tuple[Observation, Plan]:
+        seen = observe(self.hands.store, self.remembered, frame, now)
+        self._learn(seen)
+        plan = await asyncio.to_thread(make_plan, seen.state)
+        self.remembered.rollouts.note(plan, seen.state.runners, now)
+        self.bugs.look(seen.state, plan)
+        return seen, plan
 
     def _learn(self, seen: Observation) -> None:
         """Files that are not what the header said make the header old."""

@@ -17,6 +17,7 @@ from berth.controller.leadership import Leadership, LeaseTerms, own_identity
 from berth.controller.loop import Bell, Passes
 from berth.controller.metrics import Metrics
 from berth.controller.observe import Frame, Remembered
+from berth.controller.outbox import Outbox
 from berth.controller.prices import Deskwork, PriceDesk, SourceSettings
 from berth.controller.store import Store
 from berth.controller.sweep import restamp, sweep
@@ -129,7 +130,7 @@ class Controller:
         health = WatchHealth(time.time())
         self._watch = health
         watches = Watches(store, health, kube, self._settings.text("NAMESPACE"))
-        hands = self._hands(kube, store, leadership, epoch)
+        hands = self._hands(kube, store, leadership, bell, epoch)
         await watches.list_all()
         self._pulse.listed = True
         await sweep(hands)
@@ -172,12 +173,15 @@ class Controller:
                 self._pulse.watch_age_s = self._watch.age(time.time())
             await asyncio.sleep(1)
 
-    def _hands(self, kube: Kube, store: Store, leadership: Leadership, epoch: int) -> Hands:
-        settings = self._settings
+    def _hands(
+        self, kube: Kube, store: Store, leadership: Leadership, bell: Bell, epoch: int
+    ) -> Hands:
+        settings, outbox = self._settings, Outbox(bell.ring)
         return Hands(
             kube=kube,
             store=store,
-            teller=Teller(kube),
+            teller=Teller(kube, outbox),
+            outbox=outbox,
             stamp=Stamp(epoch, f"{epoch}-0-{int(time.time() * 1000)}"),
             clock=time.time,
             leads=leadership.holds,

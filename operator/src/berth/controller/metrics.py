@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from berth.controller.apply import Applied
 from berth.controller.copies import Tally
-from berth.controller.publish import Written
+from berth.controller.outbox import Written
 from berth.planner.state import Node, Runner, Stage
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.api.model import Model as ModelObject
+from berth.api.model import ModelStatus
 from berth.api.runner import RunnerSpec
 from berth.controller.copies import Shelf, with_copies
 from berth.controller.groups import as_groups
 from berth.controller.history import History
 from berth.controller.holds import grant_holds, with_hold
+from berth.controller.memo import Memo
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
 from berth.controller.observe_runners import Entry, entries, observe_runners
@@ -16,6 +18,7 @@ from berth.controller.priced import Priced
 from berth.controller.returning import Returning
 from berth.controller.rollouts import Rollouts, Standing
 from berth.controller.sightings import Sightings
+from berth.controller.status_runner import RunnerReport
 from berth.controller.store import Store
 from berth.planner.restarts import OF_THE_PLACE
 from berth.planner.rollout import Phase, counts_as_failure
@@ -32,6 +35,11 @@ class Remembered:
     returning: Returning = field(default_factory=Returning)
     rollouts: Rollouts = field(default_factory=Rollouts)
     copies: Shelf = field(default_factory=Shelf)
+    models: Memo[Model] = field(default_factory=Memo)
+    nodes: Memo[Node] = field(default_factory=Memo)
+    reports: Memo[RunnerReport] = field(default_factory=Memo)
+    statuses: Memo[ModelStatus | None] = field(default_factory=Memo)
+    """None where the Model says it already."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +103,16 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         )
     )
     _remember(runners, history, now)
-    bare = observe_nodes(store, sightings, now, host_reserve=frame.host_reserve)
+    bare = observe_nodes(
+        store, sightings, remembered.nodes, host_reserve=frame.host_reserve, now=now
+    )
     nodes = with_copies(bare, store.pods)
     _measure(found, nodes, history)
     remembered.returning.note(runners, nodes, now)
     state = State(
         now=now,
         epoch=frame.epoch,
-        nodes=tuple(remembered.returning.corrected(node) for node in nodes),
+        nodes=remembered.returning.corrected(nodes),
         models=_models(objects, standings, store, remembered, frame, now),
         runners=runners,
         healthy_since=frame.healthy_since,
@@ -111,6 +121,8 @@ def observe(store: Store, remembered: Remembered, frame: Frame, now: float) -> O
         healthy_needed_s=frame.healthy_needed_s,
         drain_quiet_s=frame.drain_quiet_s,
     )
+    remembered.models.forget_untouched()
+    remembered.nodes.forget_untouched()
     prices = {key: standing.runs for key, standing in standings.items()}
     return Observation(state, tuple(found), objects, prices, failed_now)
 
@@ -168,6 +180,7 @@ def _models(
                     standings[key].runs if key in standings else None,
                     sightings=remembered.sightings,
                     history=remembered.history,
+                    memo=remembered.models,
                     defaults=frame.defaults,
                     now=now,
                 ),

@@ -1,16 +1,17 @@
 """Who wants which model, how much, and since when? Models and Demands in the planner's words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from berth.api.demand import Demand, Waiting
 from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, moment_of, seconds_of
 from berth.api.meta import Toleration as WireToleration
 from berth.api.model import Model as ModelObject
 from berth.controller.history import History
+from berth.controller.memo import Memo
 from berth.controller.priced import Priced
 from berth.controller.sightings import Sightings
-from berth.planner.state import Model, Toleration
+from berth.planner.state import Model, Need, Restarts, Toleration
 from berth.reasons import Reason
 from berth.units import Bytes
 
@@ -37,6 +38,7 @@ def observe_model(
     *,
     sightings: Sightings,
     history: History,
+    memo: Memo[Model],
     defaults: Defaults,
     now: float,
 ) -> Model:
@@ -44,37 +46,57 @@ def observe_model(
     priced = priced or _UNKNOWN
     timeout = model.spec.idle_timeout
     idle_s = defaults.idle_timeout_s if timeout is None else seconds_of(timeout)
-    waiting, waiting_since = _waiting(model.key, demand, sightings, now)
-    loads, unloads = _by_hand(model, sightings, now)
-    return replace(
-        _declared(model, priced, defaults),
-        needs=tuple(history.larger(model.key, priced.settings_hash, n) for n in priced.needs),
-        idle_timeout_s=idle_s,
-        waiting=waiting,
-        waiting_since=waiting_since,
-        used=used_moment(model.key, demand, idle_s, sightings, now),
-        load_asked=loads,
-        unload_asked=unloads,
-        restarts=history.restarts(model.key, now),
+    needs = history.larger(model.key, priced.settings_hash, priced.needs)
+    now_so = (
+        needs,
+        idle_s,
+        _waiting(model.key, demand, sightings, now),
+        used_moment(model.key, demand, idle_s, sightings, now),
+        _by_hand(model, sightings, now),
+        history.restarts(model.key, now),
+    )
+    return memo.get(
+        model.key,
+        (model, priced, defaults, now_so),
+        lambda: _model(model, priced, defaults, now_so),
     )
 
 
-def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
-    """What the Model says and what it costs: all that does not depend on the moment."""
+_Now = tuple[
+    tuple[Need, ...],
+    float,
+    tuple[int, float | None],
+    float,
+    tuple[float | None, float | None],
+    Restarts,
+]
+"""Needs, idle timeout, requests that wait and since when, last used, asked by hand, restarts."""
+
+
+def _model(model: ModelObject, priced: Priced, defaults: Defaults, now_so: _Now) -> Model:
+    """What the Model says, what it costs, and what there is to say of it now."""
     spec, status = model.spec, model.status
+    needs, idle_s, (waiting, waiting_since), used, (load_asked, unload_asked), restarts = now_so
     return Model(
         key=model.key,
         uid=model.metadata.uid,
+        needs=needs,
         blocked=priced.blocked,
         blocked_message=priced.blocked_message,
+        waiting=waiting,
+        waiting_since=waiting_since,
+        used=used,
         min_replicas=spec.min_replicas,
         max_replicas=max(spec.max_replicas, spec.min_replicas),
         pinned=spec.residency == "Pinned",
         pin_to=tuple(spec.pin_to),
         per_device=spec.replicas == "PerDevice",
+        idle_timeout_s=idle_s,
         device=spec.device or defaults.device,
         priority=spec.priority,
         suspended=spec.suspend,
+        load_asked=load_asked,
+        unload_asked=unload_asked,
         not_before=_moment(status.not_before),
         node_selector=spec.node_selector,
         tolerations=tuple(_toleration(t) for t in spec.tolerations),
@@ -86,6 +108,7 @@ def _declared(model: ModelObject, priced: Priced, defaults: Defaults) -> Model:
         parallel=priced.parallel,
         drain_timeout_s=drain_timeout_s(priced),
         load_timeout_s=load_timeout_s(priced),
+        restarts=restarts,
         local_nodes=priced.local_nodes,
         runs_code=frozenset(priced.runs_code),
         device_names=priced.device_names,

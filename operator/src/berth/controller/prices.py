@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -16,6 +16,7 @@ from berth.api.runner import Mount
 from berth.controller.backoff import pause_s
 from berth.controller.claims import Asked, ClaimDesk, ClaimWork
 from berth.controller.inspections import reason_of, refusal_of
+from berth.controller.memo import Memo
 from berth.controller.parts import (
     Part,
     facts_status,
@@ -27,7 +28,7 @@ from berth.controller.parts import (
 )
 from berth.controller.priced import Priced
 from berth.controller.pricing import Files, PriceSettings, Unpriceable, price
-from berth.controller.resolve import digest_of, resolve, source_hash
+from berth.controller.resolve import resolve, source_hash
 from berth.controller.store import Store
 from berth.headers import HeaderError, HeaderRequest, HeaderResult
 from berth.headers.pool import HeaderPool
@@ -86,7 +87,8 @@ class PriceDesk:
         self._work = work
         self._readings: dict[str, _Reading] = {}
         self._prices: dict[str, Priced] = {}
-        self._marks: dict[str, str] = {}
+        self._marks: dict[str, Hashable] = {}
+        self._sources: Memo[str] = Memo()
         self._estimating = asyncio.Semaphore(_ESTIMATES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claims = ClaimDesk(
@@ -135,6 +137,7 @@ class PriceDesk:
                 self._block(key, model, err)
                 # It is kept and raised again: with its trace it would keep every pass until now.
                 err.__traceback__ = None
+        self._sources.forget_untouched()
         self._claims.sweep(models)
 
     def _refresh(
@@ -167,7 +170,7 @@ class PriceDesk:
 
     def _reading(self, key: str, model: Model) -> _Reading:
         """What is known of the source; what a former leader has read is taken from the status."""
-        source = source_hash(model)
+        source = self._sources.get(key, (model.spec,), lambda: source_hash(model))
         known = self._readings.get(key)
         if known is not None and known.source == source:
             return known
@@ -314,7 +317,7 @@ class PriceDesk:
         return base64.b64decode(value).decode().strip()
 
     async def _price(
-        self, key: str, model: Model, profile: Profile | None, files: Files, mark: str
+        self, key: str, model: Model, profile: Profile | None, files: Files, mark: Hashable
     ) -> None:
         fields, name = resolve(model, profile), model.spec.profile or ""
         try:
@@ -358,15 +361,13 @@ def _may_change(model: Model) -> bool:
     return url is not None and url.sha256 is None
 
 
-def _mark(model: Model, profile: Profile | None, files: Files) -> str:
+def _mark(model: Model, profile: Profile | None, files: Files) -> Hashable:
     """Differs whenever the price may."""
-    return digest_of(
-        {
-            "model": [model.metadata.uid, model.metadata.generation],
-            "profile": [profile.metadata.uid, profile.metadata.generation] if profile else [],
-            "files": [files.facts.source_hash, files.facts.digest],
-            "nodes": sorted(files.local_nodes or ()),
-        }
+    return (
+        (model.metadata.uid, model.metadata.generation),
+        (profile.metadata.uid, profile.metadata.generation) if profile else (),
+        (files.facts.source_hash, files.facts.digest),
+        files.local_nodes,
     )
 
 

@@ -1,15 +1,19 @@
-"""How do the statuses of a pass get written? By server-side apply, each only when it differs."""
+"""Which statuses does a pass write? Each that differs; they go out beside the passes that follow."""
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
+from berth.api.hold import Hold
 from berth.api.meta import Resource, Wire, timestamp
-from berth.api.model import Model
+from berth.api.model import Model, ModelStatus
+from berth.api.profile import Profile
 from berth.api.residency import Residency, ResidencyStatus
+from berth.api.runner import Runner, RunnerStatus
 from berth.controller.apply import MANAGER, Hands
 from berth.controller.holds import (
     HOLDER_SILENT_S,
@@ -24,8 +28,9 @@ from berth.controller.ids import shared_ids
 from berth.controller.observe import Observation, Remembered
 from berth.controller.observe_models import priced_of
 from berth.controller.observe_runners import Entry
+from berth.controller.outbox import Rank
 from berth.controller.outdated import shape_since, without_outdated_refusal
-from berth.controller.status_model import ModelFacts, model_status
+from berth.controller.status_model import ModelFacts, came_up, model_status
 from berth.controller.status_others import (
     models_by_profile,
     profile_status,
@@ -35,17 +40,20 @@ from berth.controller.status_runner import RunnerReport, runner_report
 from berth.controller.status_switch import switch_news
 from berth.controller.store import Broken, Table
 from berth.controller.telling import Happening
-from berth.kube.client import ApiError, ApiUnreachableError
+from berth.kube.client import ApiError, Object
 from berth.kube.refs import ref_of
-from berth.planner.actions import Plan, Refuse
+from berth.planner.actions import Plan, Prepare, Refuse, Reserve
 from berth.planner.state import State as Snapshot
 from berth.reasons import ConditionType, Reason, State
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Resource)
-_AT_ONCE = 8
+W = TypeVar("W", bound=Wire)
+Other = TypeVar("Other", Profile, Residency, Hold)
 _RESIDENCY_PAUSE_S = 30.0
+_BREATH = 200
+"""Models looked at before others get their turn: the whole fleet takes seconds at the first pass."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +68,6 @@ class Pass:
     hold_silence_s: float = HOLDER_SILENT_S
 
 
-@dataclass
-class Written:
-    """Writes of one pass, for metrics and tests."""
-
-    statuses: int = 0
-    refusals: list[Refuse] = field(default_factory=list)
-
-
 class Publisher:
     """The statuses of one pass."""
 
@@ -75,51 +75,56 @@ class Publisher:
         self._hands = hands
         self._remembered = remembered
         self._pass = one
-        self._limit = asyncio.Semaphore(_AT_ONCE)
-        self.written = Written()
         self._grants = grant_holds(hands.store.holds, hands.store.nodes)
         self._shape_since = shape_since(one.seen.state, remembered.sightings)
 
-    async def run(self) -> Written:
-        """Runners first: gateways send by their addresses."""
-        reports = self._runner_reports()
-        await self._all([self._runner(report) for report in reports])
-        by_model: dict[str, list[RunnerReport]] = defaultdict(list)
-        for report in reports:
-            if report.runner.is_part:
-                continue
-            meta = report.runner.metadata
-            by_model[f"{meta.namespace}/{report.runner.spec.model_ref.name}"].append(report)
-        await self._all([self._model(facts) for facts in self._model_facts(by_model)])
-        await self._all(self._others())
-        await self._all(
-            [self._broken(broken) for broken in self._hands.store.models.broken.values()]
-        )
-        return self.written
+    async def run(self) -> None:
+        """Work out every status and post those that differ. Nothing is waited for but other work's turn.
 
-    async def _all(self, writes: Iterable[Coroutine[None, None, None]]) -> None:
-        await asyncio.gather(*writes)
+        A Model that was given a place just now is left to the pass that its new Runner brings, but
+        for one on trial: what has been tried must not be forgotten.
+        """
+        by_model: dict[str, list[RunnerReport]] = defaultdict(list)
+        for entry in self._pass.seen.entries:
+            report = self._runner(entry)
+            if report is not None and not report.runner.is_part:
+                by_model[entry.model_key].append(report)
+        placed = {a.model for a in self._pass.plan.actions if isinstance(a, Prepare | Reserve)}
+        for number, facts in enumerate(self._model_facts(by_model)):
+            on_trial = facts.standing is not None and facts.standing.trial is not None
+            if on_trial or facts.model.key not in placed:
+                self._model(facts)
+            if number % _BREATH == _BREATH - 1:
+                await asyncio.sleep(0)
+        self._profiles()
+        self._residencies()
+        self._holds()
+        for broken in self._hands.store.models.broken.values():
+            self._broken(broken)
+        self._remembered.reports.forget_untouched()
+        self._remembered.statuses.forget_untouched()
 
     # Runners.
 
-    def _runner_reports(self) -> list[RunnerReport]:
-        reports = []
-        for entry in self._pass.seen.entries:
-            if entry.runner is None or self._gone(entry):
-                continue
-            report = runner_report(entry, self._pass.now)
-            if report is not None:
-                reports.append(report)
-        return reports
-
-    def _gone(self, entry: Entry) -> bool:
-        """This pass has deleted it."""
-        return entry.runner is None or self._hands.store.runners.get(entry.runner.key) is None
-
-    async def _runner(self, report: RunnerReport) -> None:
-        runner = report.runner
+    def _runner(self, entry: Entry) -> RunnerReport | None:
+        """Its report; None once it is gone, by this very pass it may be."""
+        runner = entry.runner
+        if runner is None or self._hands.store.runners.get(runner.key) is None:
+            return None
+        report = self._remembered.reports.get(
+            entry.uid,
+            (runner, entry.pod, entry.stage, entry.outcome),
+            lambda: runner_report(entry, runner, self._pass.now),
+        )
         before = runner.status.model_copy(update={"agent": None})
-        await self._write(self._hands.store.runners, runner, before, report.status)
+        news = None if report.status == before else report.status
+        rank = Rank.WORDS if report.status.address == before.address else Rank.ROUTES
+        self._post(runner, news, partial(self._write_runner, runner), rank)
+        return report
+
+    async def _write_runner(self, runner: Runner, after: RunnerStatus) -> None:
+        table = self._hands.store.runners
+        await self._write(table, runner, table.put, after)
 
     # Models.
 
@@ -144,8 +149,8 @@ class Publisher:
                     seen=seen[key],
                     priced=priced_of(one.seen.prices, model),
                     standing=self._remembered.rollouts.standings().get(key),
-                    entries=entries.get(key, []),
-                    reports=reports.get(key, []),
+                    entries=tuple(entries.get(key, ())),
+                    reports=tuple(reports.get(key, ())),
                     verdict=verdicts.get(key),
                     refusal=refusals.get(key),
                     restarts=seen[key].restarts,
@@ -159,48 +164,51 @@ class Publisher:
             )
         return found
 
-    async def _model(self, facts: ModelFacts) -> None:
-        before, model = facts.model.status, facts.model
+    def _model(self, facts: ModelFacts) -> None:
+        status = self._remembered.statuses.get(
+            facts.model.key,
+            (facts, self._shape_since),
+            lambda: self._model_news(facts),
+        )
+        self._post(facts.model, status, partial(self._tell_model, facts))
+
+    def _model_news(self, facts: ModelFacts) -> ModelStatus | None:
+        """The Model's status; None where it says so already."""
         after = without_outdated_refusal(
             model_status(facts, self._pass.now),
             refused_now=facts.refusal is not None,
             since=self._shape_since,
         )
-        await self._write(self._hands.store.models, model, before, after)
-        for report in facts.reports:
-            if report.loaded_s is not None:
-                name, node = report.runner.metadata.name, report.runner.spec.node_name
-                text = f"{name} on {node} is up after {report.loaded_s} s"
-                await self._hands.teller.tell(model, Happening.LOADED, text)
+        return None if after == facts.model.status else after
+
+    async def _tell_model(self, facts: ModelFacts, after: ModelStatus) -> None:
+        """Write it; what has happened is told once, with the status that first shows it."""
+        model, before = facts.model, facts.model.status
+        table = self._hands.store.models
+        if not await self._write(table, model, table.wrote, after):
+            return
+        for report in came_up(facts):
+            name, node = report.runner.metadata.name, report.runner.spec.node_name
+            text = f"{name} on {node} is up after {report.status.load_seconds} s"
+            self._hands.teller.tell(model, Happening.LOADED, text)
         for what, text in switch_news(before, after):
-            await self._hands.teller.tell(model, what, text)
-        refusal = after.last_refusal
-        told = before.last_refusal
+            self._hands.teller.tell(model, what, text)
+        refusal, told = after.last_refusal, before.last_refusal
         if refusal is not None and (told is None or told.reason != refusal.reason):
             if facts.refusal is not None:
-                self.written.refusals.append(facts.refusal)
-            await self._hands.teller.tell(
-                model, Happening.REFUSED, f"{refusal.reason}: {refusal.message}"
-            )
+                self._hands.outbox.written.refusals.append(facts.refusal)
+            text = f"{refusal.reason}: {refusal.message}"
+            self._hands.teller.tell(model, Happening.REFUSED, text)
 
-    async def _broken(self, broken: Broken) -> None:
+    def _broken(self, broken: Broken) -> None:
         """A Model that does not parse is told so and left out."""
         now = self._pass.now
         since = self._remembered.sightings.since("broken", broken.uid, broken.message, now)
-        if since != now:
-            return
-        at = self._hands.clock()
-        condition = {
-            "type": str(ConditionType.READY),
-            "status": "False",
-            "reason": str(State.FAILED),
-            "message": f"{Reason.UNSUPPORTED}: this release cannot read it: {broken.message}"[
-                :1024
-            ],
-            "observedGeneration": broken.generation,
-            "lastTransitionTime": timestamp(at),
-        }
-        status = {"observedGeneration": broken.generation, "conditions": [condition]}
+        if since == now:
+            job = partial(self._tell_broken, broken, _broken_status(broken, self._hands.clock()))
+            self._hands.outbox.post(("Model", broken.uid), broken, job)
+
+    async def _tell_broken(self, broken: Broken, status: Object) -> None:
         try:
             await self._hands.kube.apply_status(
                 ref_of(Model), broken.name, status, manager=MANAGER, namespace=broken.namespace
@@ -210,31 +218,24 @@ class Publisher:
 
     # Profiles, residencies, holds.
 
-    def _others(self) -> list[Coroutine[None, None, None]]:
-        return [*self._profiles(), *self._residencies(), *self._holds()]
-
-    def _profiles(self) -> Iterator[Coroutine[None, None, None]]:
-        store, now = self._hands.store, self._pass.now
+    def _profiles(self) -> None:
+        table, now = self._hands.store.profiles, self._pass.now
         wanted = {
             key: f"{model.metadata.namespace}/{model.spec.profile}"
             for key, model in self._pass.seen.models.items()
             if model.spec.profile
         }
-        counts = models_by_profile((key for key, _ in store.profiles.items()), wanted)
-        for key, profile in list(store.profiles.items()):
-            after = profile_status(profile, counts[key], now)
-            yield self._write(store.profiles, profile, profile.status, after)
+        counts = models_by_profile((key for key, _ in table.items()), wanted)
+        for key, profile in list(table.items()):
+            self._other(table, profile, profile_status(profile, counts[key], now))
 
-    def _residencies(self) -> Iterator[Coroutine[None, None, None]]:
-        store, now = self._hands.store, self._pass.now
-        for residency in list(store.residencies):
-            one, name = self._pass, residency.metadata.name
-            after = residency_status(
-                residency, one.seen.state, one.plan, now, warning=one.copies.get(name)
-            )
-            if self._too_soon(residency, after):
-                continue
-            yield self._write(store.residencies, residency, residency.status, after)
+    def _residencies(self) -> None:
+        table, one = self._hands.store.residencies, self._pass
+        for residency in list(table):
+            warning = one.copies.get(residency.metadata.name)
+            after = residency_status(residency, one.seen.state, one.plan, one.now, warning=warning)
+            if not self._too_soon(residency, after):
+                self._other(table, residency, after)
 
     def _too_soon(self, residency: Residency, after: ResidencyStatus) -> bool:
         """Written at most every 30 s: it sums up many objects, any of which changes often."""
@@ -249,7 +250,7 @@ class Publisher:
         sightings.put("residency-written", uid, True, now)
         return False
 
-    def _holds(self) -> Iterator[Coroutine[None, None, None]]:
+    def _holds(self) -> None:
         store, now = self._hands.store, self._pass.now
         for hold in list(store.holds):
             name = hold.metadata.name
@@ -264,32 +265,64 @@ class Publisher:
                 now,
                 silent_s=self._pass.hold_silence_s,
             )
-            yield self._write(store.holds, hold, hold.status, after)
+            self._other(store.holds, hold, after)
+
+    def _other(self, table: Table[Other], obj: Other, after: Wire) -> None:
+        async def write(news: Wire) -> None:
+            await self._write(table, obj, table.put, news)
+
+        self._post(obj, None if after == obj.status else after, write)
 
     # Writing.
 
-    async def _write(self, table: Table[R], obj: R, before: Wire, after: Wire) -> None:
-        """Apply a status that differs from the one seen; an object that is gone is let be."""
-        if before == after or not self._hands.leads():
-            return
+    def _post(
+        self,
+        obj: Resource,
+        news: W | None,
+        write: Callable[[W], Awaitable[None]],
+        rank: Rank = Rank.WORDS,
+    ) -> None:
+        """A status that differs waits for its turn; one that is right again does not go out."""
+        key = (obj.kind, obj.metadata.uid)
+        if news is None:
+            self._hands.outbox.drop(key)
+        else:
+            self._hands.outbox.post(key, news, partial(write, news), rank=rank)
+
+    async def _write(
+        self, table: Table[R], obj: R, keep: Callable[[Object], None], after: Wire
+    ) -> bool:
+        """Apply a status; an object that is gone is let be, and False."""
+        if not self._hands.leads():
+            return False
         meta = obj.metadata
-        async with self._limit:
-            try:
-                answer = await self._hands.kube.apply_status(
-                    table.ref, meta.name, after.wire(), manager=MANAGER, namespace=meta.namespace
-                )
-            except ApiError as err:
-                if not err.not_found:
-                    log.warning("status of %s %s: %s", table.ref.kind, obj.key, err)
-                return
-            except ApiUnreachableError as err:
-                log.warning("status of %s %s: %s", table.ref.kind, obj.key, err)
-                return
-        self.written.statuses += 1
-        table.put(answer)
+        try:
+            answer = await self._hands.kube.apply_status(
+                table.ref, meta.name, after.wire(), manager=MANAGER, namespace=meta.namespace
+            )
+        except ApiError as err:
+            if not err.not_found:
+                raise
+            return False
+        self._hands.outbox.written.statuses += 1
+        keep(answer)
+        return True
 
 
 def _occupied(state: Snapshot, nodes: tuple[str, ...]) -> int:
     """Runners and copies of weights in host memory that are still on the nodes."""
     runners = sum(1 for runner in state.runners if runner.node in nodes)
     return runners + sum(len(node.copies) for node in state.nodes if node.name in nodes)
+
+
+def _broken_status(broken: Broken, at: float) -> Object:
+    message = f"{Reason.UNSUPPORTED}: this release cannot read it: {broken.message}"
+    condition = {
+        "type": str(ConditionType.READY),
+        "status": "False",
+        "reason": str(State.FAILED),
+        "message": message[:1024],
+        "observedGeneration": broken.generation,
+        "lastTransitionTime": timestamp(at),
+    }
+    return {"observedGeneration": broken.generation, "conditions": [condition]}

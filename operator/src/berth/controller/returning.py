@@ -5,6 +5,7 @@ figures, what it held looks like somebody else's memory. Until the figures have 
 on its way back: admission on the node, which measures, has the last word.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -56,22 +57,28 @@ class Returning:
             elif now - known.gone_at > PATIENCE_S:
                 del self._runners[uid]
 
-    def corrected(self, node: Node) -> Node:
-        """The node with what is on its way back counted as free."""
-        used, due = used_on(node), dict.fromkeys(used_on(node), 0)
+    def corrected(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        """The nodes with what is on its way back counted as free."""
+        gone: dict[str, list[_Runner]] = defaultdict(list)
         for runner in self._runners.values():
-            if runner.gone_at is None or runner.node != node.name:
-                continue
-            for place, size in runner.held.items():
-                back = max(0, runner.used_then.get(place, 0) - used.get(place, 0))
-                due[place] = due.get(place, 0) + max(0, size - back)
-        if not any(due.values()):
-            return node
-        return replace(
-            node,
-            available=Bytes(min(node.capacity, node.available + due[HOST])),
-            devices=tuple(_freed(device, due.get(device.uuid, 0)) for device in node.devices),
-        )
+            if runner.gone_at is not None:
+                gone[runner.node].append(runner)
+        return tuple(_corrected(n, gone[n.name]) if n.name in gone else n for n in nodes)
+
+
+def _corrected(node: Node, gone: Iterable[_Runner]) -> Node:
+    used, due = used_on(node), dict.fromkeys(used_on(node), 0)
+    for runner in gone:
+        for place, size in runner.held.items():
+            back = max(0, runner.used_then.get(place, 0) - used.get(place, 0))
+            due[place] = due.get(place, 0) + max(0, size - back)
+    if not any(due.values()):
+        return node
+    return replace(
+        node,
+        available=Bytes(min(node.capacity, node.available + due[HOST])),
+        devices=tuple(_freed(device, due.get(device.uuid, 0)) for device in node.devices),
+    )
 
 
 def used_on(node: Node) -> dict[str, int]:

@@ -48,6 +48,8 @@ _SOURCE_REASONS = frozenset(
 )
 _HELD_PLACES = 16
 _LOADS_KEPT = 5
+_RUNNERS_SHOWN = 128
+_WAS_UP = frozenset({Stage.UP, "Draining"})
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class ModelFacts:
     model: Model
     seen: ModelSeen
     priced: Priced
-    entries: Sequence[Entry]
-    reports: Sequence[RunnerReport]
+    entries: tuple[Entry, ...]
+    reports: tuple[RunnerReport, ...]
     verdict: Verdict | None
     refusal: Refuse | None
     restarts: Restarts
@@ -126,7 +128,7 @@ def _runners(facts: ModelFacts) -> list[ModelRunner]:
                 address=addresses.get(name, "") if state == Stage.UP else "",
             )
         )
-    return sorted(shown, key=lambda r: (r.state != Stage.UP, r.name))[:128]
+    return sorted(shown, key=lambda r: (r.state != Stage.UP, r.name))[:_RUNNERS_SHOWN]
 
 
 def _facts(facts: ModelFacts) -> FactsStatus | None:
@@ -157,7 +159,7 @@ def _active_profile(facts: ModelFacts) -> str | None:
 
 
 def _load_seconds(facts: ModelFacts) -> list[int]:
-    new = [report.loaded_s for report in facts.reports if report.loaded_s is not None]
+    new = [report.status.load_seconds or 0 for report in came_up(facts)]
     return (new + facts.model.status.load_seconds)[:_LOADS_KEPT]
 
 
@@ -181,6 +183,23 @@ def _autoloaded(facts: ModelFacts) -> bool | None:
     drained_for = {order.reason for order in orders.values() if order is not None}
     failed = any(entry.stage in (Stage.FAILED, Stage.LOST) for entry in facts.entries)
     return had_it and not failed and drained_for <= _TURN_IS_OVER
+
+
+def came_up(facts: ModelFacts) -> list[RunnerReport]:
+    """Runners that are up and were not when the Model's status was last written.
+
+    A load is noted with the very status that first shows it, however late that is written; a Model
+    with more runners than are shown notes none any more.
+    """
+    before = facts.model.status.runners
+    if len(before) >= _RUNNERS_SHOWN:
+        return []
+    known = {runner.name for runner in before if runner.state in _WAS_UP}
+    return [
+        report
+        for report in facts.reports
+        if report.status.state == Stage.UP and report.runner.metadata.name not in known
+    ]
 
 
 # Conditions.

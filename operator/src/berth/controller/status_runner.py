@@ -13,19 +13,15 @@ from berth.reasons import ConditionType, Reason
 
 @dataclass(frozen=True)
 class RunnerReport:
-    """A Runner's status as it should be, and whether the runner came up just now."""
+    """A Runner's status as it should be."""
 
     runner: Runner
     status: RunnerStatus
-    loaded_s: int | None = None
-    """Seconds that the load took, on the one pass that first sees it up."""
 
 
-def runner_report(entry: Entry, now: float) -> RunnerReport | None:
-    """None for an entry whose Runner is gone."""
-    runner, pod = entry.runner, entry.pod
-    if runner is None:
-        return None
+def runner_report(entry: Entry, runner: Runner, now: float) -> RunnerReport:
+    """What there is to say of an entry whose Runner is there."""
+    pod = entry.pod
     before = runner.status
     started = before.started or (timestamp(now) if pod is not None else None)
     came_up = entry.stage is Stage.UP and before.up_since is None
@@ -45,7 +41,7 @@ def runner_report(entry: Entry, now: float) -> RunnerReport | None:
         load_seconds=load_s,
         last_exit=_last_exit(entry, before, now),
     )
-    return RunnerReport(runner, status, load_s if came_up else None)
+    return RunnerReport(runner, status)
 
 
 def state_word(entry: Entry) -> str:

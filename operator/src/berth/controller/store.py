@@ -83,23 +83,33 @@ class Table(Generic[T]):
 
     def put(self, obj: Object) -> None:
         """An object as the API server sent it, by watch or as the answer to a write."""
+        if self._take(obj):
+            self._changed()
+
+    def wrote(self, obj: Object) -> None:
+        """The answer to an own write that tells a pass nothing new."""
+        self._take(obj)
+
+    def _take(self, obj: Object) -> bool:
+        """Keep the object if it is newer; whether a pass could read the difference."""
         key, uid, version = _key(obj), str(obj["metadata"].get("uid") or ""), version_of(obj)
         if uid in self._dead:
-            return
+            return False
         before = self._entries.get(key)
         if before is not None and version and version <= before.version:
-            return
+            return False
         try:
             value = self._parse(obj)
         except (ValidationError, ValueError, KeyError, TypeError) as err:
             self._break(key, obj, str(err))
-            return
+            return True
         self.broken.pop(key, None)
+        if before is not None and before.value == value:
+            # The very same object: what was made from it need not be made again.
+            self._entries[key] = Entry(uid, version, before.value)
+            return False
         self._entries[key] = Entry(uid, version, value)
-        if before is None or (
-            before.value != value and self._core(before.value) != self._core(value)
-        ):
-            self._changed()
+        return before is None or self._core(before.value) != self._core(value)
 
     def drop(self, key: str, uid: str = "") -> None:
         """The object is gone, by watch or by our own delete. A successor of its name stays."""
@@ -147,7 +157,6 @@ class Table(Generic[T]):
         if told != self.broken[key]:
             log.warning("%s %s does not parse and is left out: %s", self.ref.kind, key, message)
         self._entries.pop(key, None)
-        self._changed()
 
     def _bury(self, uid: str) -> None:
         now = time.monotonic()

@@ -14,6 +14,7 @@ import kopf
 
 from berth.controller.leadership import LEASE_NAME
 from berth.controller.store import Store, Table
+from berth.controller.unkept import NoBase, NoProgress
 from berth.kube.client import ApiError, ApiUnreachableError, Kube, Object
 from berth.kube.refs import LEASES, Ref
 
@@ -59,6 +60,8 @@ def operator_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
+    settings.persistence.diffbase_storage = NoBase()
+    settings.persistence.progress_storage = NoProgress()
     settings.watching.server_timeout = _SERVER_TIMEOUT_S
     settings.watching.client_timeout = _CLIENT_TIMEOUT_S
     settings.watching.connect_timeout = 10

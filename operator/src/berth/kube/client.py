@@ -1,6 +1,7 @@
 """How is one object read, listed, watched, created, applied or deleted?"""
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -10,6 +11,7 @@ import aiohttp
 from berth.kube.access import Access, PodAccess, in_pod
 from berth.kube.refs import Ref
 
+log = logging.getLogger(__name__)
 Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -225,6 +227,8 @@ class Kube:
             response = await self._access.send(
                 method, path, headers=headers, body=body, timeout=timeout
             )
+            for warning in response.headers.getall("Warning", ()):
+                log.warning("the API server warns of %s %s: %s", method, path, warning[:500])
             if response.status >= 400:
                 raise _api_error(response.status, await _json_or_text(response))
         except (TimeoutError, aiohttp.ClientError, OSError) as err:

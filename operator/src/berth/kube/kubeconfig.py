@@ -1,6 +1,7 @@
 """How does a program outside a cluster reach the API server? By a kubeconfig, as kubectl does."""
 
 from typing import Any, Self
+from urllib.request import getproxies
 
 import aiohttp
 import yaml
@@ -28,6 +29,8 @@ class KubeconfigAccess:
             raise OSError(str(err)) from err
         settings.connection_pool_maxsize = CONNECTIONS
         settings.retries = False
+        # Else two threads are asked for a proxy and for ~/.netrc before every request.
+        settings.client_session_kwargs = {"trust_env": bool(getproxies())}
         return cls(client.ApiClient(settings))
 
     async def send(

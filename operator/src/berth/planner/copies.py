@@ -1,7 +1,9 @@
 """Whose weights stay in a node's memory? Copies to make and to drop, decided after every wish is."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from berth.planner.actions import Plan, Refuse
 from berth.planner.arithmetic import host_room
@@ -68,12 +70,12 @@ def plan_copies(state: State, plan: Plan, loads: Loads, claim: Claims) -> CopyPl
     make: list[MakeCopy] = []
     drop: list[DropCopy] = []
     warnings: dict[str, tuple[Reason, str]] = {}
-    files = _files_by_model(state.models)
+    fleet = _Fleet.of(state, loads)
     short = _short_of_memory(plan)
     for node in state.nodes:
-        if not node.copies and not node.policy.host_weights and not _has_pinned(state.models):
+        if not node.copies and not node.policy.host_weights and not fleet.pinned:
             continue
-        desk = _Desk(state, node, files, loads, claim, short.get(node.name, 0))
+        desk = _Desk(fleet, node, loads, claim, short.get(node.name, 0))
         make += desk.to_make()
         drop += desk.to_drop()
         warning = desk.warning()
@@ -89,23 +91,53 @@ def carried(node: Node, model: Model, file_pages: Bytes) -> Bytes:
     return file_pages if whole else Bytes(0)
 
 
+@dataclass(frozen=True)
+class _Fleet:
+    """What is looked up for every node, put in order once."""
+
+    models: Mapping[str, Model]
+    files: Mapping[str, tuple[tuple[str, Bytes], ...]]
+    """By model: only files that are known by their digest lie in the store under a name."""
+    pinned: tuple[str, ...]
+    """Models that keep a copy wherever they may run."""
+    runners: Mapping[str, list[Runner]]
+    """By node."""
+    loaded: Mapping[str, set[str]]
+    """Digests of files that were loaded there, by node."""
+    owners: Mapping[str, list[str]]
+    """Models by the digest of each of their files."""
+
+    @classmethod
+    def of(cls, state: State, loads: Loads) -> Self:
+        files = {m.key: tuple((sha, size) for sha, size in m.files if sha) for m in state.models}
+        owners: dict[str, list[str]] = defaultdict(list)
+        for key, own in files.items():
+            for sha256, _ in own:
+                owners[sha256].append(key)
+        runners: dict[str, list[Runner]] = defaultdict(list)
+        for runner in state.runners:
+            runners[runner.node].append(runner)
+        loaded: dict[str, set[str]] = defaultdict(set)
+        for node, sha256 in loads:
+            loaded[node].add(sha256)
+        pinned = tuple(model.key for model in state.models if model.keeps_host)
+        return cls({m.key: m for m in state.models}, files, pinned, runners, loaded, owners)
+
+    def may_have_copies(self, node: str) -> list[Model]:
+        """Models that a copy on the node may be of, each once."""
+        keys = dict.fromkeys(self.pinned)
+        for sha256 in sorted(self.loaded.get(node, ())):
+            keys |= dict.fromkeys(self.owners.get(sha256, ()))
+        return [self.models[key] for key in keys]
+
+
 class _Desk:
     """The copies of one node in one pass."""
 
-    def __init__(
-        self,
-        state: State,
-        node: Node,
-        files: Mapping[str, tuple[tuple[str, Bytes], ...]],
-        loads: Loads,
-        claim: Claims,
-        short: int,
-    ) -> None:
-        self._state, self._node, self._loads, self._claim = state, node, loads, claim
+    def __init__(self, fleet: _Fleet, node: Node, loads: Loads, claim: Claims, short: int) -> None:
+        self._fleet, self._node, self._loads, self._claim = fleet, node, loads, claim
         self._short = short
-        self._runners = [r for r in state.runners if r.node == node.name]
-        self._files = files
-        self._needs = {model.key: model.needs for model in state.models}
+        self._runners = fleet.runners.get(node.name, [])
         self._wanted = self._choose()
 
     def to_make(self) -> list[MakeCopy]:
@@ -185,8 +217,8 @@ class _Desk:
     def _known(self) -> list[_File]:
         """Files that may have a copy here: pinned ones, and those that were loaded here."""
         found: dict[str, _File] = {}
-        for model in self._state.models:
-            for sha256, size in self._files.get(model.key, ()):
+        for model in self._fleet.may_have_copies(self._node.name):
+            for sha256, size in self._fleet.files[model.key]:
                 loaded = self._loads.get((self._node.name, sha256), 0.0)
                 pinned = model.keeps_host and self._may_run(model)
                 if not pinned and (not loaded or self._is_loaded_and_dropped(model)):
@@ -225,12 +257,13 @@ class _Desk:
     def _maps(self, runner: Runner) -> bool:
         """Whether a runner there reads pages of the file again and again."""
         has_gpu = bool(runner.claim.devices)
-        needs = self._needs.get(runner.model, ())
+        model = self._fleet.models.get(runner.model)
+        needs = model.needs if model is not None else ()
         return any(need.file_pages and bool(need.gpus) == has_gpu for need in needs)
 
     def _shas(self, runners: Iterable[Runner]) -> Iterable[str]:
         for runner in runners:
-            yield from (sha256 for sha256, _ in self._files.get(runner.model, ()))
+            yield from (sha256 for sha256, _ in self._fleet.files.get(runner.model, ()))
 
     def _is_held(self) -> bool:
         return bool(self._node.held_by)
@@ -238,15 +271,6 @@ class _Desk:
     def _is_closed(self) -> bool:
         node = self._node
         return self._is_held() or not node.ready or not node.schedulable or not node.agent_fresh
-
-
-def _files_by_model(models: Iterable[Model]) -> dict[str, tuple[tuple[str, Bytes], ...]]:
-    """Only files that are known by their digest lie in the store under a name."""
-    return {m.key: tuple((sha, size) for sha, size in m.files if sha) for m in models}
-
-
-def _has_pinned(models: Iterable[Model]) -> bool:
-    return any(model.keeps_host for model in models)
 
 
 def _short_of_memory(plan: Plan) -> dict[str, int]:
