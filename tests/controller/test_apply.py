@@ -9,7 +9,8 @@ import pytest
 
 from berth.api.meta import timestamp
 from berth.api.model import FileFact
-from berth.controller.apply import RUNNERS, Application, Hands, StalePlanError, ensure_demands
+from berth.controller.apply import RUNNERS, Application, Hands, StalePlanError
+from berth.controller.demands import ensure_demands
 from berth.controller.history import History
 from berth.controller.launch import Stamp
 from berth.controller.observe import Frame, Observation, Remembered, observe

@@ -1,13 +1,11 @@
 """How does a plan become writes? Many at once, each after what it depends on; an old plan is dropped."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
 
-from berth.api.demand import Demand
 from berth.api.meta import timestamp
 from berth.api.model import Model
 from berth.api.runner import DrainOrder, Runner
@@ -28,12 +26,12 @@ from berth.controller.outcomes import Outcome
 from berth.controller.priced import Priced
 from berth.controller.store import Store
 from berth.controller.telling import Happening, Teller
+from berth.controller.turns import Turns
 from berth.controller.variants import variant_of
 from berth.kube.client import ApiError, Kube, Object
 from berth.kube.refs import PODS, ref_of
 from berth.manifests.holder import HolderSettings
 from berth.manifests.names import member_name
-from berth.manifests.objects import demand as demand_body
 from berth.manifests.objects import runner as runner_body
 from berth.manifests.pod import PodSettings, runner_pod
 from berth.planner.actions import (
@@ -56,9 +54,7 @@ log = logging.getLogger(__name__)
 
 MANAGER = "berth-controller"
 PLAN_LIFETIME_S = 5.0
-_AT_ONCE = 16
 RUNNERS = ref_of(Runner)
-DEMANDS = ref_of(Demand)
 
 
 class StalePlanError(Exception):
@@ -101,29 +97,15 @@ class Application:
         self._entries = {entry.uid: entry for entry in seen.entries}
         self._nodes = {node.name: node for node in seen.state.nodes}
         self._prices = seen.prices
-        self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._broken_off: Exception | None = None
         self.done = Applied()
 
     async def run(self, plan: Plan) -> Applied:
-        """Everything, so many at once; what touches the same model or node in the plan's order.
+        """Everything; what touches the same model or node in the plan's order.
 
-        Raises StalePlanError on a conflict or when the plan is too old. Nothing new is begun then,
-        but what is under way has ended before: its answers are in the store.
+        Raises StalePlanError on a conflict or when the plan is too old.
         """
-        last: dict[str, asyncio.Task[None]] = {}
-        tasks = []
-        for action in plan.actions:
-            if isinstance(action, Refuse | Wait):
-                continue
-            touched = self._touched(action)
-            before = {last[name] for name in touched if name in last}
-            task = asyncio.create_task(self._in_turn(action, before))
-            last |= dict.fromkeys(touched, task)
-            tasks.append(task)
-        await asyncio.gather(*tasks)
-        if self._broken_off is not None:
-            raise self._broken_off
+        actions = (action for action in plan.actions if not isinstance(action, Refuse | Wait))
+        await Turns().run((self._touched(one), partial(self._guarded, one)) for one in actions)
         return self.done
 
     def _touched(self, action: Action) -> set[str]:
@@ -139,18 +121,6 @@ class Application:
                 about = {entry.model_key, entry.node} if entry is not None else set()
                 return about | ({action.newcomer} if isinstance(action, Drain) else set())
 
-    async def _in_turn(self, action: Action, before: set[asyncio.Task[None]]) -> None:
-        if before:
-            await asyncio.wait(before)
-        async with self._limit:
-            if self._broken_off is not None:
-                return
-            try:
-                self._check()
-                await self._guarded(action)
-            except Exception as err:  # noqa: BLE001 - raised again once the others have ended
-                self._broken_off = self._broken_off or err
-
     def _check(self) -> None:
         if self._hands.clock() - self._state.now > PLAN_LIFETIME_S:
             raise StalePlanError("the plan is older than 5 s")
@@ -159,6 +129,7 @@ class Application:
 
     async def _guarded(self, action: Action) -> None:
         """One action; what the API server will not take of one runner costs the others nothing."""
+        self._check()
         try:
             await self._apply(action)
         except ApiError as err:
@@ -415,21 +386,3 @@ async def write_runner(hands: Hands, runner: Runner, **changes: Any) -> None:
         namespace=runner.metadata.namespace,
     )
     hands.store.runners.put(answer)
-
-
-def ensure_demands(hands: Hands, models: Mapping[str, Model]) -> None:
-    """Every Model gets its Demand, for gateways to write on."""
-    for key, model in models.items():
-        name = (DEMANDS.kind, key)
-        if hands.store.demands.get(key) is None and name not in hands.outbox:
-            hands.outbox.post(name, key, partial(_create_demand, hands, model))
-
-
-async def _create_demand(hands: Hands, model: Model) -> None:
-    try:
-        answer = await hands.kube.create(DEMANDS, demand_body(model), model.metadata.namespace)
-    except ApiError as err:
-        # It exists already, or its namespace is being deleted.
-        log.debug("demand %s: %s", model.key, err)
-        return
-    hands.store.demands.put(answer)

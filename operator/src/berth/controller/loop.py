@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from berth.api.demand import Demand
-from berth.controller.apply import Application, Hands, StalePlanError, ensure_demands
+from berth.controller.apply import Application, Hands, StalePlanError
+from berth.controller.demands import DEMANDS, ensure_demands
 from berth.controller.dump import BugKeeper
 from berth.controller.holding import Holding
 from berth.controller.launch import Stamp
@@ -20,7 +20,6 @@ from berth.controller.prices import PriceDesk
 from berth.controller.publish import Pass, Publisher
 from berth.controller.sweep import sweep_pods
 from berth.kube.client import ApiError, ApiUnreachableError
-from berth.kube.refs import ref_of
 from berth.planner.actions import Plan
 from berth.planner.plan import make_plan
 from berth.planner.state import Stage
@@ -40,7 +39,6 @@ _REREAD = frozenset(
         Reason.MISSING_FILE,
     }
 )
-DEMANDS = ref_of(Demand)
 
 
 class Bell:
