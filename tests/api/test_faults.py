@@ -2,18 +2,14 @@
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from api.bay import GIB, Bay, chat, words
-from api.relay import kubeconfig_through, relay
-from berth.api.meta import ANNOTATION_LOAD
 
 NODE = 16 * GIB
-_MANY = 50
 
 
 async def _streaming(bay: Bay, model: str) -> asyncio.Task[Any]:
@@ -227,35 +223,3 @@ def _answers(bay: Bay) -> bool:
         return httpx.get(f"{bay.stack.endpoint}/v1/models", timeout=2).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-async def test_a_slow_api_server_makes_nobody_start_anything_twice(
-    bay: Bay, tmp_path: Path
-) -> None:
-    """Every request of the controller takes five seconds, and fifty models are wanted at once."""
-    bay.node(memory=256 * GIB)
-    models = [bay.model(f"m{n}", weights=1 << 28, engine={"load_seconds": 3}) for n in range(_MANY)]
-    for model in models:
-        await bay.until("its size is known", lambda model=model: bay.has_needs(model), 120)
-    with relay(bay.stack.plane.port, delay_s=5) as link:
-        bay.stack.plane.stop("controller")
-        config = kubeconfig_through(bay.stack.plane, link.port, tmp_path)
-        # A lease is read and written: at this pace it could not be kept for 15 s.
-        env = {"KUBECONFIG": str(config), "BERTH_LEASE_DURATION": "120s"}
-        bay.stack.start_program("controller", env=env)
-        try:
-            for model in models:
-                bay.annotate(model, ANNOTATION_LOAD, "now")
-            await bay.until("all are up", lambda: _ready_pods(bay) == _MANY, 420)
-        finally:
-            bay.stack.plane.stop("controller")
-            bay.stack.start_program("controller")
-    assert len(bay.created_pods()) == _MANY
-
-
-def _ready_pods(bay: Bay) -> int:
-    ready = {"type": "Ready", "status": "True"}
-    return sum(
-        any(ready.items() <= condition.items() for condition in pod["status"].get("conditions", ()))
-        for pod in bay.pods()
-    )
