@@ -114,6 +114,7 @@ async def test_a_load_that_reads_the_disk_again_is_an_event_of_its_model() -> No
     one, shelf = world(), Shelf()
     await hold(one, state(up("one"), budget=1), shelf)
     await hold(one, state(starting("two"), budget=1), shelf)
+    await one.outbox.settled()
     assert one.events() == ["ReloadedFromDisk"]
 
 
