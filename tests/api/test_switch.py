@@ -55,10 +55,16 @@ def settled(bay: Bay, model: str) -> dict[str, Any]:
     )
 
 
+def tokens(runner: dict[str, Any]) -> str:
+    """The context that a runner was started with."""
+    command = runner["spec"]["command"]
+    return str(command[command.index("-c") + 1])
+
+
 def context(bay: Bay, model: str) -> list[str]:
     """The context that each runner which is up was started with."""
     return [
-        runner["spec"]["command"][runner["spec"]["command"].index("-c") + 1]
+        tokens(runner)
         for runner in bay.runners()
         if runner["spec"]["modelRef"]["name"] == model
         and runner.get("status", {}).get("state") == "Up"
@@ -296,7 +302,7 @@ async def test_h7_a_profile_of_twenty_models_changes_them_one_after_the_other(ba
     def is_done() -> bool:
         nonlocal most
         runners = bay.runners()
-        new = [r for r in runners if "2048" in r["spec"]["command"]]
+        new = [r for r in runners if tokens(r) == "2048"]
         most = max(most, sum(r.get("status", {}).get("state") != "Up" for r in new))
         return len(runners) == len(new) == 20 and all(
             r.get("status", {}).get("state") == "Up" for r in new

@@ -8,14 +8,14 @@ from typing import Any
 from berth.api.meta import EnvVar, timestamp
 from berth.api.model import LastGood, Model, ModelStatus, Trial
 from berth.api.profile import ProfileFields, SmokeTest
-from berth.api.runner import RunnerSpec
+from berth.api.runner import GroupMember, RunnerSpec
 from berth.controller.last_good import LONGEST, VARIANT, priced_of_record, record_of
 from berth.controller.launch import Stamp, runner_spec
 from berth.controller.priced import Priced
 from berth.controller.rollouts import Rollouts, Standing
 from berth.controller.status_switch import switch_news
 from berth.controller.telling import Happening
-from berth.planner.actions import Place, Plan, Reserve, Stop
+from berth.planner.actions import Place, Plan, Reserve, Seat, Stop
 from berth.planner.rollout import Phase
 from berth.planner.state import Claim, Restarts, Runner, Stage
 from berth.reasons import Reason
@@ -165,3 +165,24 @@ def test_forgotten_with_its_model() -> None:
     rollouts.keep_only(set())
     assert look(rollouts, NEW, up("s2", Stage.STARTING)).rollout.phase is Phase.FIRST
     assert replace(NEW) == NEW
+
+
+def test_a_group_is_made_again_with_the_words_of_each_rank() -> None:
+    group = {"head": "m-0-0", "size": 2}
+    head = SPEC.model_copy(update={"group": GroupMember(rank=0, **group)})
+    other = head.model_copy(
+        update={"group": GroupMember(rank=1, **group), "command": ["engine", "--headless"]}
+    )
+    priced = priced_of_record(record_of(head, [other]))
+    assert priced is not None
+    assert priced.needs[0].hosts == 2
+    claim = Claim(Bytes(2 * GIB), (("GPU-1", Bytes(GIB)),))
+    seats = (Seat(Place("b", ("GPU-2",)), claim),)
+    decision = Reserve("ns/m", Place("a", ("GPU-1",)), claim, priced.needs[0], 0, 0, seats=seats)
+    made = [
+        runner_spec(decision, MODEL, priced, nodes={}, stamp=Stamp(1, "p"), rank=rank)
+        for rank in (0, 1)
+    ]
+    assert [spec.command for spec in made] == [SPEC.command, ["engine", "--headless"]]
+    assert [spec.node_name for spec in made] == ["a", "b"]
+    assert [spec.group.rank for spec in made if spec.group] == [0, 1]

@@ -231,3 +231,15 @@ def test_the_node_dies_at_each_step_of_a_switch_and_a_profile_serves_in_the_end(
             story.change_node("gpu-1", ready=False, not_ready_since=story.now)
             story.run(400)
             assert serving(story) in ([["h1"]] if bad else [["h1"], ["h2"]]), (bad, step)
+
+
+@pytest.mark.parametrize("after", [0.1, 1.0, 3.0, 5.0, 8.0], ids=lambda s: f"{s} s later")
+def test_h12_settings_changed_and_changed_back_end_as_they_were(after: float) -> None:
+    story = world(node(), model("a", 20, min_replicas=1))
+    story.run(30)
+    story.change("ns/a", settings_hash="h2")
+    story.run(after)
+    story.change("ns/a", settings_hash="h1")
+    story.run(120)
+    assert serving(story) == ["h1"]
+    assert story.cut == 0

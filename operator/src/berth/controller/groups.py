@@ -22,7 +22,7 @@ def as_groups(found: Sequence[Entry], runners: Sequence[Runner]) -> tuple[Runner
     3. A member whose head is gone is leaving; whose pod has the head still holds its bytes.
     """
     heads, parts = _members(found)
-    if not parts:
+    if not heads and not parts:
         return tuple(runners)
     by_uid = {runner.uid: runner for runner in runners}
     changed: dict[str, Runner] = {}
