@@ -466,6 +466,11 @@ def test_up_only_after_a_good_answer(runner):
     assert running.wait()[0] is ExitCode.OK
 
 
+def test_an_api_that_nobody_asked_for_need_not_be_spoken(runner):
+    running = runner(smoke={**SMOKE, "path": "/v1/none", "asked": False})
+    running.wait_status("ok")
+
+
 @pytest.mark.parametrize(
     ("options", "test", "told"),
     [

@@ -81,6 +81,8 @@ class SmokeRequest(Wire):
     """JSON."""
     expect: Annotated[str, Field(max_length=1024)] = ""
     timeout_seconds: Seconds = 60
+    asked: bool = True
+    """By the profile; else an engine that does not speak this API passes."""
 
 
 MetricName = Annotated[str, Field(max_length=128)]

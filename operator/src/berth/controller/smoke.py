@@ -35,6 +35,7 @@ def smoke_request(model: Model, priced: Priced) -> SmokeRequest | None:
         body=json.dumps(body, separators=(",", ":")),
         expect=test.expect or "",
         timeout_seconds=max(1, round(seconds_of(test.timeout))),
+        asked=asked is not None,
     )
 
 

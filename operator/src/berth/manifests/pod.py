@@ -156,7 +156,7 @@ def _smoke(runner: Runner) -> Object:
     if test is None:
         return {}
     said = {"path": test.path, "body": test.body, "expect": test.expect}
-    return {"smoke": said | {"timeout": test.timeout_seconds}}
+    return {"smoke": said | {"timeout": test.timeout_seconds, "asked": test.asked}}
 
 
 def _looks(runner: Runner) -> Object:

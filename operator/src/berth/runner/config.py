@@ -189,6 +189,7 @@ def _smoke(data: dict[str, Any]) -> SmokeTest:
         body=str(data["body"]),
         expect=str(data.get("expect") or ""),
         timeout_s=float(data.get("timeout", SmokeTest.timeout_s)),
+        is_asked=bool(data.get("asked", True)),
     )
 
 
@@ -225,4 +226,5 @@ def _smoke_wire(smoke: SmokeTest) -> dict[str, Any]:
         "body": smoke.body,
         "expect": smoke.expect,
         "timeout": smoke.timeout_s,
+        "asked": smoke.is_asked,
     }
