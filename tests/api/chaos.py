@@ -10,6 +10,7 @@ does, or killed. Clients ask the gateways that are ready, as a Service lets them
 import argparse
 import asyncio
 import collections
+import itertools
 import json
 import random
 import tempfile
@@ -24,6 +25,7 @@ from berth.gateway.errors import BY_CODE
 from cluster import stack as stacks
 
 CLIENTS = 150
+KILL_EVERY_S = 16
 PATIENCE_S = 2.0
 """How long a client waits after an error before it asks for something else."""
 KINDS = {"right", "broken", "gateway killed", *BY_CODE}
@@ -85,11 +87,15 @@ class Chaos:
         return dice.choice(pair if dice.random() < 0.97 else self.models)
 
     async def kill_runners(self) -> None:
-        while not self.is_over:
+        for second in itertools.count():
             await asyncio.sleep(1)
+            if self.is_over:
+                return
+            if second % KILL_EVERY_S != KILL_EVERY_S // 2:
+                continue
             pods = await asyncio.to_thread(self.bay.pods)
             running = [p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"]
-            if running and self.dice.random() < 0.06:
+            if running:
                 victim = self.dice.choice(running)
                 await asyncio.to_thread(self.bay.stack.fault, f"kill/{self.bay.name}/{victim}")
                 self.done["runners killed"] += 1
