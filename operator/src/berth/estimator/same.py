@@ -4,6 +4,9 @@ A planner asks for the same model again and again, each time with facts that wer
 is worked out once for facts is kept by what they say, not by which object says it.
 """
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 from berth.facts import Facts
 
 MOST = 512
@@ -32,3 +35,29 @@ def _key(facts: Facts) -> Key:
     # A flag and a number are equal in Python, and are not the same in a header.
     said = tuple((key, type(value), value) for key, value in facts.hparams.items())
     return (facts.architecture, facts.kind, facts.vocabulary, said, facts.tensors)
+
+
+Found = TypeVar("Found")
+
+
+class ByFacts(Generic[Found]):
+    """What is worked out once per object of facts, which do not change."""
+
+    def __init__(self, work_out: Callable[[Facts], Found]) -> None:
+        self._work_out = work_out
+        self._held: dict[int, tuple[Facts, Found]] = {}
+
+    def __call__(self, facts: Facts) -> Found:
+        """What there is of these facts."""
+        held = self._held.get(id(facts))
+        if held is not None and held[0] is facts:
+            return held[1]
+        found = self._work_out(facts)
+        if len(self._held) >= MOST:
+            self.cache_clear()
+        self._held[id(facts)] = (facts, found)
+        return found
+
+    def cache_clear(self) -> None:
+        """Forget all."""
+        self._held.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.estimator import architectures as arch
-from berth.estimator.same import MOST
+from berth.estimator.same import ByFacts
 from berth.facts import MAX_BLOCKS, Facts
 
 
@@ -73,22 +73,8 @@ class Shape:
         return max((layer.value * layer.kv_heads for layer in self.layers), default=0)
 
 
-_CACHE: dict[int, tuple[Facts, Shape]] = {}
-
-
-def shape_of(facts: Facts) -> Shape:
-    """The model's shape; worked out once per object of facts, which do not change."""
-    held = _CACHE.get(id(facts))
-    if held is not None and held[0] is facts:
-        return held[1]
-    shape = _shape(facts)
-    if len(_CACHE) >= MOST:
-        _CACHE.clear()
-    _CACHE[id(facts)] = (facts, shape)
-    return shape
-
-
 def _shape(facts: Facts) -> Shape:
+    """The model's shape, worked out anew."""
     name = facts.architecture
     blocks = min(max(facts.layers or 0, 0), MAX_BLOCKS)
     trunk = max(blocks - max(facts.integer("nextn_predict_layers") or 0, 0), 0)
@@ -119,6 +105,10 @@ def _shape(facts: Facts) -> Shape:
         or facts.integer("feed_forward_length")
         or 0,
     )
+
+
+shape_of = ByFacts(_shape)
+"""The model's shape."""
 
 
 def window_of(facts: Facts) -> int:

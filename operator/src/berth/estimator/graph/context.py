@@ -20,7 +20,8 @@ class NoGraph(Exception):  # noqa: N818  it is an answer, not a fault
 
 
 @lru_cache(maxsize=1 << 12)
-def _name(stem: str, suffix: str, prefix: str) -> str:
+def _name(stem: str, suffix: str, *, in_block: bool) -> str:
+    prefix = "blk.{}." if in_block else ""
     return f"{prefix}{stem}.{suffix}" if suffix else prefix + stem
 
 
@@ -46,13 +47,14 @@ class Context:
     nodes: list[Node] = field(default_factory=list)
     leafs: list[Node] = field(default_factory=list)
     inputs: dict[str, Node] = field(default_factory=dict)
-    forced: set[int] = field(default_factory=set)
     fused: list[tuple[int, Node]] = field(default_factory=list)
     """Fused attention nodes with their block."""
     begins: dict[int, int] = field(default_factory=dict)
     """How many nodes there were when each block began."""
     groups: dict[str, list[TensorGroup]] = field(default_factory=dict)
     held: dict[tuple[str, int], Node | None] = field(default_factory=dict)
+    names: dict[tuple[str, str, bool], str] = field(default_factory=dict)
+    """The full name of each stem that was asked for; empty where the file has no such tensor."""
 
     def __post_init__(self) -> None:
         for group in self.facts.tensors:
@@ -88,13 +90,15 @@ class Context:
 
     def weight(self, stem: str, block: int = -1, suffix: str = "weight") -> Node | None:
         """A weight by its name without block and suffix (``attn_q``); None where the file has none."""
-        name = _name(stem, suffix, "blk.{}." if block >= 0 else "")
-        return self.named(name, block) if name in self.groups else None
+        asked = (stem, suffix, block >= 0)
+        name = self.names.get(asked)
+        if name is None:
+            full = _name(stem, suffix, in_block=block >= 0)
+            name = self.names[asked] = full if full in self.groups else ""
+        return self.named(name, block) if name else None
 
     def named(self, name: str, block: int = -1) -> Node | None:
         """A weight by its name with ``{}`` for the block."""
-        if name not in self.groups:
-            return None
         key = (name, block)
         try:
             return self.held[key]
@@ -103,7 +107,7 @@ class Context:
             return found
 
     def _find(self, name: str, block: int) -> Node | None:
-        for group in self.groups[name]:
+        for group in self.groups.get(name, ()):
             if block < 0 or group.in_block(block):
                 if group.kind not in BY_NAME or not group.shape:
                     raise NoGraph(name)
@@ -116,7 +120,7 @@ class Context:
     def stored(self, kind: str, ne: Dims, owner: str, *, weight: bool = False) -> Node:
         """A tensor that lies outside the compute buffers: a weight, or a part of the cache."""
         node = Node(kind, ne)
-        node.external, node.weight, node.owner = True, weight, owner
+        node.external, node.settled, node.weight, node.owner = True, True, weight, owner
         return node
 
     def output(self) -> Node | None:
@@ -146,11 +150,12 @@ class Context:
         return self.inputs[name]
 
     def expand(self, node: Node) -> None:
-        """Add a node and all that it needs, operands first, to the order of execution."""
+        """Add a node and all that it needs, operands first, to the order of execution; count who reads whom."""
         if node.seen:
             return
         node.seen = True
         for operand in node.src:
+            operand.children += 1
             if operand.seen:
                 continue
             if operand.op is NONE:
@@ -158,7 +163,12 @@ class Context:
                 self.leafs.append(operand)
             else:
                 self.expand(operand)
-        (self.leafs if node.op is NONE else self.nodes).append(node)
+        if node.op is NONE:
+            self.leafs.append(node)
+            return
+        if node.base is not None:
+            node.base.views += 1
+        self.nodes.append(node)
 
     def expand_all(self, nodes: Iterable[Node]) -> None:
         """Add several, in order."""
@@ -202,4 +212,4 @@ class Context:
 
     def force_host(self, node: Node) -> None:
         """Have a node computed on the host, whatever its operands say."""
-        self.forced.add(id(node))
+        node.forced = True

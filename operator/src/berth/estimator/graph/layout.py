@@ -7,6 +7,7 @@ from berth.estimator.effective import Effective
 from berth.estimator.graph import delta, gemma3n, hybrid, rwkv, special, t5
 from berth.estimator.graph.context import Batch, Context, NoGraph
 from berth.estimator.graph.decoder import HABITS, build
+from berth.estimator.graph.met import Answer, Key, met
 from berth.estimator.graph.plan import Planner, State
 from berth.estimator.graph.shorten import (
     BEGINS,
@@ -22,7 +23,7 @@ from berth.estimator.graph.shorten import (
 from berth.estimator.graph.split import OFFLOAD_ROWS, schedule
 from berth.estimator.placing import Placing
 from berth.estimator.settings import CPU, Settings
-from berth.estimator.shape import Shape
+from berth.estimator.shape import Layer, Shape
 from berth.facts import Facts
 
 HOST_ALIGNMENT = 32
@@ -60,13 +61,44 @@ def layout(
     def begin_of(run: Run) -> int:
         return begins.get(run) or first_begin(run, placing)
 
+    about = _about(facts, settings, sizes, placing)
     while True:
         layers, cuts = shortened(shape.layers, signs, begin_of)
-        short = replace(shape, layers=layers)
-        found, unsteady = _planned(_context(facts, short, settings, sizes, placing), cuts)
+        key = (about, _looks(facts, layers, signs), _cut_at(layers, cuts))
+        answers = met(facts).answers
+        if key not in answers:
+            short = replace(shape, layers=layers)
+            answers[key] = _planned(_context(facts, short, settings, sizes, placing), cuts)
+        found, stood = answers[key]
+        unsteady = [cut.run for cut, how in zip(cuts, stood, strict=True) if not cut.suffices(how)]
         if not unsteady:
-            return found
+            return dict(found)
         begins |= {run: longer(begin_of(run)) for run in unsteady}
+
+
+def _about(facts: Facts, settings: Settings, sizes: Effective, placing: Placing) -> Key:
+    """All that decides what a graph of given blocks takes."""
+    kinds = (settings.cache_type_k, settings.cache_type_v, settings.pooling, settings.embeddings)
+    ways = (settings.kv_offload, settings.op_offload, settings.split_mode, settings.build)
+    devices = tuple((device.name, device.rules) for device in placing.devices)
+    alone = tuple(
+        placing.override(group.name)
+        for group in facts.tensors
+        if placing.overrides and not group.blocks
+    )
+    return (kinds, ways, sizes, devices, frozenset(placing.blocks), placing.output, alone)
+
+
+def _looks(facts: Facts, layers: Sequence[Layer], signs: Sequence[int]) -> Key:
+    """What the blocks of a graph are."""
+    step = max(facts.integer("rescale_every_n_layers") or 0, 1)
+    return tuple((signs[one.number], one.alike, one.number % step) for one in layers)
+
+
+def _cut_at(layers: Sequence[Layer], cuts: Sequence[Cut]) -> Key:
+    """Where in a graph blocks are left out."""
+    at = {layer.number: place for place, layer in enumerate(layers)}
+    return tuple(tuple(at[number] for number in cut.begins) for cut in cuts)
 
 
 def _windows(shape: Shape, settings: Settings, sizes: Effective, placing: Placing) -> list[object]:
@@ -98,8 +130,8 @@ def _context(
     return _built(Context(facts, shape, settings, sizes, placing, batch))
 
 
-def _planned(context: Context, cuts: Sequence[Cut]) -> tuple[dict[str, int], list[Run]]:
-    """Bytes by owner, and the runs of which too much was cut."""
+def _planned(context: Context, cuts: Sequence[Cut]) -> Answer:
+    """Bytes by owner, and how each cut stood."""
     nodes = {number: context.nodes[context.begins[number]] for cut in cuts for number in cut.begins}
     for node in nodes.values():
         node.watched = True
@@ -111,9 +143,7 @@ def _planned(context: Context, cuts: Sequence[Cut]) -> tuple[dict[str, int], lis
         return planner.states[id(nodes[number])]
 
     names = [*(device.name for device in devices), CPU]
-    return dict(zip(names, found, strict=True)), [
-        cut.run for cut in cuts if not cut.is_steady(state)
-    ]
+    return dict(zip(names, found, strict=True)), [cut.stood(state) for cut in cuts]
 
 
 def attention_fuses(
@@ -125,10 +155,20 @@ def attention_fuses(
     """
     if _attends_at_home(facts, shape, sizes, placing):
         return True
-    batch = Batch(sizes.slots, sizes.slots, sizes.slots)
     signs = signatures(facts, shape, placing, sliding(shape))
     layers, _ = shortened(shape.layers, signs, lambda _: BEGINS[0])
-    context = Context(facts, replace(shape, layers=layers), settings, sizes, placing, batch)
+    key = (_about(facts, settings, sizes, placing), _looks(facts, layers, signs))
+    fused = met(facts).fused
+    if key not in fused:
+        fused[key] = _all_fuse(facts, replace(shape, layers=layers), settings, sizes, placing)
+    return fused[key]
+
+
+def _all_fuse(
+    facts: Facts, shape: Shape, settings: Settings, sizes: Effective, placing: Placing
+) -> bool:
+    batch = Batch(sizes.slots, sizes.slots, sizes.slots)
+    context = Context(facts, shape, settings, sizes, placing, batch)
     names = [*(device.name for device in placing.devices), CPU]
     schedule(_built(context), placing.devices)
     return all(names[node.backend] == placing.blocks[block] for block, node in context.fused)

@@ -6,7 +6,7 @@ result takes an operand's place where the operation allows it; an operand's plac
 
 from collections.abc import Sequence
 
-from berth.estimator.graph.tensor import INPLACE, NONE, Node
+from berth.estimator.graph.tensor import INPLACE, Node
 from berth.facts.ggml import QUANTISED, row_bytes
 
 
@@ -101,37 +101,27 @@ class Planner:
 
     def run(self, leafs: Sequence[Node], nodes: Sequence[Node]) -> list[int]:
         """The bytes of each backend's buffer."""
+        allocate, done = self._allocate, self._done
         for leaf in leafs:
-            if not (leaf.external or leaf.allocated or leaf.base is not None):
-                self._allocate(leaf, leaf.backend)
-        self._count(nodes)
+            if not leaf.settled:
+                allocate(leaf, leaf.backend)
         for at, node in enumerate(nodes):
             if node.watched:
                 self.states[id(node)] = _state(leafs, nodes[:at])
-            for operand in node.src:
-                if not (operand.allocated or operand.external or operand.base is not None):
-                    self._allocate(operand, node.backend)
-            if not (node.allocated or node.external or node.base is not None):
-                self._allocate(node, node.backend)
-            for operand in node.src:
+            operands = node.src
+            for operand in operands:
+                if not operand.settled:
+                    allocate(operand, node.backend)
+            if not node.settled:
+                allocate(node, node.backend)
+            for operand in operands:
                 operand.children -= 1
                 if not (operand.children or operand.views or operand.external):
-                    self._done(operand)
+                    done(operand)
         return [space.most for space in self.spaces]
 
-    def _count(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            if node.base is not None and node.op != NONE:
-                node.base.views += 1
-            if node.is_input and not node.allocated:
-                self._allocate(node, node.backend)
-            for operand in node.src:
-                operand.children += 1
-                if operand.is_input and not operand.allocated:
-                    self._allocate(operand, node.backend)
-
     def _allocate(self, node: Node, backend: int) -> None:
-        node.allocated = True
+        node.allocated = node.settled = True
         if node.op in INPLACE:
             for operand in node.src:
                 # A view is never "allocated" to the planner, so it is never taken over; nor is an output.

@@ -8,6 +8,7 @@ not stand alike when they began, more of the run is kept, in the end all of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from berth.estimator.graph.met import Steady, by_shapes, by_tensors, met
 from berth.estimator.placing import Placing
 from berth.estimator.shape import Layer, Shape
 from berth.facts import Facts
@@ -17,13 +18,12 @@ GEMMA3N_SPARSE = 10
 ROPE_STEP = {"llama4": 4}
 """Architectures of which every so many blocks one does not rotate."""
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 8)
-BEGINS = (2, 3, 4, 6)
+BEGINS = (2, 3, 5, 6)
 """Repeats of a run that are kept before its last one, in the order in which they are tried."""
 WHOLE = 1 << 30
 
 Run = tuple[int, int]
 """The number of a run's first block, and of how many blocks it is a repeat."""
-Signature = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +35,34 @@ class Cut:
     even: bool
     """Whether an even number of repeats was left out."""
 
-    def is_steady(self, state: Callable[[int], object]) -> bool:
-        """Whether the planner stands at the last repeat as it would have with the middle: repeats begin alike, or
-        every other one does. ``state`` is how it stood at the begin of a block.
+    def stood(self, state: Callable[[int], object]) -> Steady:
+        """Whether the planner stands at the last repeat as it would have with the middle. ``state`` is how it stood
+        at the begin of a block.
         """
         *_, before, one, last = (state(number) for number in self.begins)
         if one in (last, before):
-            return True
-        return self.even and last == before
+            return Steady.YES
+        return Steady.BY_TWO if last == before else Steady.NO
+
+    def suffices(self, stood: Steady) -> bool:
+        """Whether so steady a run may lack its middle."""
+        return stood is Steady.YES or (stood is Steady.BY_TWO and self.even)
 
 
 def first_begin(run: Run, placing: Placing) -> int:
-    """How many repeats are kept at first: a run at the begin of the model or of one of several devices takes one
-    more to become steady.
+    """How many repeats are kept at first: a run of single blocks takes one more to become steady at the begin of the
+    model, and one at the begin of one of several devices.
     """
-    first = run[0]
-    edge = not first or placing.blocks[first] != placing.blocks[first - 1]
-    return BEGINS[1] if not first or (edge and len(placing.devices) > 1) else BEGINS[0]
+    first, period = run
+    if not first:
+        return BEGINS[1] if period == 1 else BEGINS[0]
+    edge = placing.blocks[first] != placing.blocks[first - 1]
+    return BEGINS[1] if edge and len(placing.devices) > 1 else BEGINS[0]
 
 
 def longer(begin: int) -> int:
     """The next number of repeats to try."""
-    return {2: 4, 3: 6, 4: 6}.get(begin, WHOLE)
+    return next((more for more in BEGINS if more > begin), WHOLE)
 
 
 def shortened(
@@ -115,30 +121,30 @@ def outlasting(shape: Shape, placing: Placing) -> list[object]:
 def signatures(
     facts: Facts, shape: Shape, placing: Placing, windows: Sequence[object]
 ) -> list[int]:
-    """What each block looks like to the planner: a number for each kind of layer, tensors and places.
+    """What each block looks like to the planner: a number for each kind of layer, tensors and places, the
+    same in each placing of a model.
 
     ``windows`` is what :func:`sliding` or :func:`outlasting` says of each block.
     """
-    parts: list[list[object]] = [[] for _ in range(shape.blocks)]
-    devices = bool(placing.devices)
-    marks: dict[tuple[object, ...], int] = {}
-    for group in facts.tensors:
-        kind = (group.name, group.shape, group.kind if devices else "")
-        mark = marks.setdefault(kind, len(marks))
-        for start, stop in group.blocks:
-            for part in parts[start:stop]:
-                part.append(mark)
-        if placing.overrides and devices:
-            for block in group.block_numbers():
-                if block < len(parts):
-                    parts[block].append(placing.override(group.named(block)))
-    seen: dict[Signature, int] = {}
+    known, devices = met(facts), bool(placing.devices)
+    tensors = by_tensors(facts) if devices else by_shapes(facts)
+    moved = _moved(facts, shape, placing) if placing.overrides and devices else {}
     found = []
     odds = _odd(facts, len(shape.layers))
     for layer, window, odd in zip(shape.layers, windows, odds, strict=True):
         at = layer.number
-        sign = (layer.akin, window, placing.blocks[at], placing.cache(at), odd, *parts[at])
-        found.append(seen.setdefault(sign, len(seen)))
+        places = (placing.blocks[at], placing.cache(at), *moved.get(at, ()))
+        found.append(known.sign((layer.akin, type(window), window, odd, tensors[at], *places)))
+    return found
+
+
+def _moved(facts: Facts, shape: Shape, placing: Placing) -> dict[int, list[str | None]]:
+    """Where overrides put the tensors of each block."""
+    found: dict[int, list[str | None]] = {at: [] for at in range(shape.blocks)}
+    for group in facts.tensors:
+        for block in group.block_numbers():
+            if block < shape.blocks:
+                found[block].append(placing.override(group.named(block)))
     return found
 
 

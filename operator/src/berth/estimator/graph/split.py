@@ -31,10 +31,7 @@ class Split:
 def schedule(context: Context, devices: Sequence[Device]) -> tuple[list[Node], list[Node]]:
     """Leafs and nodes in the order in which they are planned, copies included, each with its backend."""
     if not devices:
-        for node in context.leafs:
-            node.backend = 0
-        for node in context.nodes:
-            node.backend = 0
+        # The host is the last backend, and -1 what a node begins with.
         return context.leafs, context.nodes
     return _Scheduler(context, devices).run()
 
@@ -46,13 +43,18 @@ class _Scheduler:
         self.host = len(devices)
         self.names = {device.name: number for number, device in enumerate(devices)}
         self.names |= {CPU: self.host, CPU_REPACK: self.host}
+        self.takers = [
+            number
+            for number, device in enumerate(devices)
+            if device.rules == "cuda" and context.settings.op_offload
+        ]
+        """Devices that may take over products with weights of the host."""
         self.copies: dict[tuple[int, int], list[Node]] = {}
 
     def run(self) -> tuple[list[Node], list[Node]]:
         """The planned order."""
         self._assign_known()
         self._spread()
-        self._assign_rest()
         count = COPIES if self._is_pipeline() else 1
         splits = self._split(count)
         return self._order(splits, count)
@@ -63,25 +65,17 @@ class _Scheduler:
         plain = settings.split_mode == "layer" and settings.kv_offload and not placing.overrides
         return len(self.devices) > 1 and full and plain
 
-    def _owner(self, node: Node) -> int | None:
-        """The backend of memory that is there already; of a view, its base's."""
-        base = node.base or node
-        return self.names.get(base.owner, self.host) if base.external else None
-
     def _assign_known(self) -> None:
+        host, names, pins = self.host, self.names, self._pins()
         for leaf in self.context.leafs:
-            leaf.backend = self.names.get(leaf.owner, self.host) if leaf.external else self.host
-        forced, pins = self.context.forced, self._pins()
+            leaf.backend = names.get(leaf.owner, host) if leaf.external else host
         for node in self.context.nodes:
-            base = node.base
-            if base is not None and base.external:
-                node.backend = self.names.get(base.owner, self.host)
-            elif id(node) in forced:
-                node.backend = self.host
+            if node.base is not None and node.base.external:
+                node.backend = names.get(node.base.owner, host)
             elif node.pin >= 0 and pins is not None:
                 node.backend = pins[node.pin]
             elif node.op not in UNDRAWN:
-                self._follow_weight(node)
+                node.backend = host if node.forced else self._drawn(node)
 
     def _pins(self) -> list[int] | None:
         """Where the engine itself puts norms: with their block, for small batches or full offload; else None."""
@@ -91,17 +85,15 @@ class _Scheduler:
             return None
         return [self.names[owner] for owner in blocks]
 
-    def _follow_weight(self, node: Node) -> None:
+    def _drawn(self, node: Node) -> int:
+        """The backend to which a node's weight draws it; -1 where it has none."""
         for operand in node.src:
-            if operand.external and operand.weight:
+            if operand.weight:
                 owner = self.names.get(operand.owner, self.host)
-                if owner == self.host and self.context.settings.op_offload:
-                    owner = next(
-                        (at for at, device in enumerate(self.devices) if _takes_over(device, node)),
-                        owner,
-                    )
-                node.backend = owner
-                return
+                if owner == self.host and self.takers and _is_taken_over(node):
+                    return self.takers[0]
+                return owner
+        return -1
 
     def _spread(self) -> None:
         """Unassigned nodes follow their neighbours: those on accelerators first, down and up, then all."""
@@ -123,41 +115,43 @@ class _Scheduler:
             if not left:
                 return
 
-    def _assign_rest(self) -> None:
-        for node in self.context.nodes:
-            if node.base is not None and node.backend < 0:
-                node.backend = node.base.backend
-            for operand in node.src:
-                if operand.backend < 0:
-                    operand.backend = (
-                        operand.base.backend if operand.base is not None else node.backend
-                    )
-            if node.backend < 0:
-                node.backend = 0
+    def _assign_rest(self, node: Node) -> None:
+        """The backend of a node that none drew and that has no neighbours, and of operands without one."""
+        if node.base is not None and node.backend < 0:
+            node.backend = node.base.backend
+        for operand in node.src:
+            if operand.backend < 0:
+                operand.backend = operand.base.backend if operand.base is not None else node.backend
+        if node.backend < 0:
+            node.backend = 0
 
     def _reaches(self, node: Node, backend: int) -> bool:
-        """Whether a backend can read a node where it lies."""
-        owner = self._owner(node)
-        if owner is None:
-            base = node.base
-            owner = node.backend if node.backend >= 0 or base is None else base.backend
-        return owner == backend
+        """Whether a backend can read a node where it lies; a view lies where its base does."""
+        base = node.base or node
+        if base.external:
+            return self.names.get(base.owner, self.host) == backend
+        return (node.backend if node.backend >= 0 else base.backend) == backend
 
     def _split(self, count: int) -> list[Split]:
         splits: list[Split] = []
-        pending: list[Node] = []
+        current, nodes = -1, list[Node]()
         for node in self.context.nodes:
+            self._assign_rest(node)
             if node.op in VIEW_OPS:
-                (splits[-1].nodes if splits else pending).append(node)
+                nodes.append(node)
                 continue
-            away = [one for one in node.src if one.backend != node.backend]
-            away = [one for one in away if not self._reaches(one, node.backend)] if away else away
-            if not splits or splits[-1].backend != node.backend or _needs_new(splits[-1], away):
-                splits.append(Split(node.backend, nodes=pending))
-                pending = []
+            backend, away = node.backend, list[Node]()
+            for operand in node.src:
+                if operand.backend != backend and not self._reaches(operand, backend):
+                    away.append(operand)
+            if backend != current or (away and _needs_new(splits[-1], away)):
+                # Views before the first run belong to it.
+                nodes = nodes if current < 0 else []
+                splits.append(Split(backend, nodes=nodes))
+                current = backend
             if away:
                 self._copy_operands(splits[-1], node, away, count)
-            splits[-1].nodes.append(node)
+            nodes.append(node)
         return splits
 
     def _copy_operands(self, split: Split, node: Node, away: list[Node], count: int) -> None:
@@ -169,8 +163,10 @@ class _Scheduler:
                     _copy_of(operand, backend, kept=count > 1) for _ in range(count)
                 ]
                 split.inputs.append(operand)
-        copies = {id(operand): self.copies[id(operand), backend][0] for operand in away}
-        node.src = tuple(copies.get(id(operand), operand) for operand in node.src)
+            copy = self.copies[key][0]
+            operand.children -= 1
+            copy.children += 1
+            node.src = tuple(copy if one is operand else one for one in node.src)
 
     def _order(self, splits: list[Split], count: int) -> tuple[list[Node], list[Node]]:
         nodes: list[Node] = []
@@ -178,6 +174,7 @@ class _Scheduler:
             for operand in split.inputs:
                 keeper = Node(operand.kind, operand.ne, NONE, (operand,), operand.nb, operand)
                 keeper.backend = operand.backend
+                operand.children += 1
                 nodes += [keeper, self.copies[id(operand), split.backend][0]]
             nodes += split.nodes
         leafs = self._pipeline_leafs(splits) if count > 1 else []
@@ -211,13 +208,13 @@ def _copy_of(node: Node, backend: int, *, kept: bool) -> Node:
     return made
 
 
-def _takes_over(device: Device, node: Node) -> bool:
-    """Whether a device computes a node whose weight is the host's."""
-    if device.rules != "cuda" or node.op == "get_rows":
+def _is_taken_over(node: Node) -> bool:
+    """Whether a CUDA device computes a node whose weight is the host's."""
+    op = node.op
+    if op == "mul_mat":
+        return node.ne[1] >= OFFLOAD_ROWS
+    if op == "get_rows":
         return False
-    rows = node.ne[1]
-    if node.op in {"mul_mat_id", "rope"}:
-        rows = node.ne[2]
-    elif node.op != "mul_mat":
-        rows = node.ne[1] * node.ne[2] * node.ne[3]
-    return rows >= OFFLOAD_ROWS
+    if op in {"mul_mat_id", "rope"}:
+        return node.ne[2] >= OFFLOAD_ROWS
+    return node.ne[1] * node.ne[2] * node.ne[3] >= OFFLOAD_ROWS

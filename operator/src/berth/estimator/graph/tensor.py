@@ -41,6 +41,8 @@ class Node:
 
     packed = True
     """Whether its elements lie one after another as they were made."""
+    base: "Node | None" = None
+    """Whose memory a view shares."""
     external = False
     """Its memory is there already: a weight, or a part of the cache."""
     weight = False
@@ -51,13 +53,20 @@ class Node:
     block = -1
     pin = -1
     """The block to whose device the engine holds it; -1 for none."""
+    forced = False
+    """Whether it is computed on the host, whatever its operands say."""
     seen = False
     watched = False
     """Whether the planner is to note how it stands before this node."""
     backend = -1
     children = 0
+    """How many nodes read it."""
     views = 0
+    """How many nodes are views of it."""
+    settled = False
+    """Whether it needs no place: it is a view, lies outside, or had its place already."""
     allocated = False
+    """Whether it has a place now."""
     where = 0
     offset = 0
     size = 0
@@ -80,7 +89,8 @@ class Node:
             self.nb, self.packed = nb, False
         self.op = op
         self.src = src
-        self.base: Node | None = None if base is None else base.base or base
+        if base is not None:
+            self.base, self.settled = base.base or base, True
 
     @property
     def elements(self) -> int:
