@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster import images, model, network, whole
+from cluster.stack import wait_until
 from cluster.whole import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -26,6 +27,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.load_image(built.archive, reference=built.reference)
         cluster.plane.apply(*engine_and_service(built.reference))
         cluster.plane.kubectl("wait", "pod/engine", "--for=condition=Ready", "--timeout=60s")
+        # The pod is ready before kube-proxy has its address in the node's rules.
+        wait_until("the engine's Service answers", lambda: is_served(cluster), 60)
         yield cluster
 
 
@@ -50,6 +53,16 @@ def engine_and_service(image: str) -> list[dict[str, Any]]:
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
         {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
     ]
+
+
+def is_served(cluster: Cluster) -> bool:
+    try:
+        with urllib.request.urlopen(
+            f"http://{service_address(cluster)}/health", timeout=5
+        ) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def service_address(cluster: Cluster) -> str:
