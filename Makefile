@@ -65,7 +65,11 @@ test-unit: setup ## Run the tests that need no cluster
 
 .PHONY: test-api
 test-api: setup build-api ## Run the tests against etcd and a real API server
-	$(call run-tests,-m api,-n auto)
+	$(call run-tests,-m "api and not long",-n auto)
+
+.PHONY: test-long
+test-long: setup build-api ## Run the tests of the API server that take minutes each; no part of `test`
+	$(call run-tests,-m "api and long",-n auto)
 
 .PHONY: test-e2e
 test-e2e: setup build-e2e ## Run the tests on a whole node with a real engine

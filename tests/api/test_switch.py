@@ -235,6 +235,7 @@ async def test_the_controller_killed_at_each_step_of_a_switch(
     assert (await bay.ask(model)).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", OUTCOMES)
 @pytest.mark.parametrize("step", ["placed", "draining", "starting"])
 async def test_the_agent_away_for_a_while_at_each_step_of_a_switch(
@@ -289,6 +290,7 @@ async def test_a_node_lost_on_trial_ends_with_a_profile_that_serves(bay: Bay) ->
 # Many models, and changes that change nothing.
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 async def test_h7_a_profile_of_twenty_models_changes_them_one_after_the_other(bay: Bay) -> None:
     bay.node(memory=64 * GIB)
