@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python -m e2e.faults --faults 200 --seed 1 --minutes 18
 
-A whole node with Berth as its chart installs it and two models of a real file. A streaming and a plain client
-for each ask prompts whose answers are known, word for word. Meanwhile something dies, again and again: each of
-``FAULTS`` while the model is idle, loads, or streams. The exit status is 1 if an answer was wrong, a request
+A whole node with Berth as its chart installs it and some models of a real file. A few of them at a time are asked, by
+a streaming and a plain client each, for answers that are known word for word. Meanwhile something dies, again and
+again: each of ``FAULTS`` while one of these is idle, loads, or streams; another one is asked all the time. The exit status is 1 if an answer was wrong, a request
 lost, a model loaded twice or not served again, or if Runners, pods and engines differ at the end.
 """
 
@@ -29,13 +29,18 @@ from typing import TypeVar
 
 from berth.api.meta import ANNOTATION_UNLOAD
 from e2e.installed import Installed, installed
-from e2e.load import CUT, NOTHING, REFUSED, RIGHT, STRANGE, UNSAID, WRONG, Load, count
+from e2e.load import CUT, NOTHING, REFUSED, RIGHT, STRANGE, UNSAID, WRONG, Answer, Load, count
 
 T = TypeVar("T")
-MODELS = ("left", "right")
+STEADY = "auk"
+"""Asked all the time; its own runner is left alone."""
+MODELS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+"""So many that each has its minute to recover: from the fifth crash in a row on Berth calls a model failed."""
+AT_ONCE = 3
 MOMENTS = ("idle", "loading", "streaming")
 PROGRAMS = ("controller", "agent", "csi", "gateway")
-FAULTS = ("engine", "runner", "pod", *PROGRAMS, "API server")
+API_SERVER = "API server"
+FAULTS = ("engine", "runner", "pod", *PROGRAMS, API_SERVER)
 DEADLINE_S = 120.0
 """For a moment to come, and for a model to be served again."""
 END_S = 60.0
@@ -115,7 +120,7 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(POLL_S * 2):
             self.now = what_runs(self.cgroup)
-            for model in MODELS:
+            for model in (STEADY, *MODELS):
                 pods = tuple(sorted({seen.pod for seen in self.of("engine", model)}))
                 if len(pods) > 1:
                     self.twice.add(pods)
@@ -132,26 +137,50 @@ class Struck:
     served_s: float | None = None
 
 
+class StuckError(Exception):
+    """What was waited for did not come."""
+
+
 class Trial:
-    """Faults one after the other, each at its moment, while the load goes on."""
+    """Faults, each at its moment, on two models at a time, while clients ask for these."""
 
     def __init__(self, berth: Installed, load: Load, watch: Watch, seed: int) -> None:
         self.berth, self.load, self.watch = berth, load, watch
         self.struck: list[Struck] = []
+        self.problems: list[str] = []
         self._dice = random.Random(seed)
+        self._rested = list(MODELS)
+        """Not in play, the longest left alone first."""
+        self._api = asyncio.Lock()
+        """Nobody asks the API server while it restarts."""
 
     async def run(self, faults: int, ends: float) -> None:
-        for (fault, moment), _ in zip(self._deck(), range(faults), strict=False):
-            if time.monotonic() > ends:
-                return
-            await self._one(fault, moment, self._dice.choice(MODELS))
+        cells = itertools.islice(self._deck(), faults)
+        await asyncio.gather(*(self._strike_all(cells, ends) for _ in range(AT_ONCE)))
 
     def _deck(self) -> Iterator[tuple[str, str]]:
-        """Every fault at every moment, shuffled, again and again."""
-        while True:
-            cells = [(fault, moment) for fault in FAULTS for moment in MOMENTS]
+        """Every fault at every moment, shuffled, again and again.
+
+        The API server once a round: scheduler and kubelet wait ever longer, up to 30 s, for one that
+        goes away again and again.
+        """
+        for turn in itertools.count():
+            cells = list(itertools.product(FAULTS[:-1], MOMENTS))
+            cells.append((API_SERVER, MOMENTS[turn % len(MOMENTS)]))
             self._dice.shuffle(cells)
             yield from cells
+
+    async def _strike_all(self, cells: Iterator[tuple[str, str]], ends: float) -> None:
+        for fault, moment in cells:
+            if time.monotonic() > ends:
+                return
+            model = self._rested.pop(0)
+            try:
+                await self._one(fault, moment, model)
+            except StuckError as stuck:
+                self.problems.append(str(stuck))
+            self.load.gates[model].clear()
+            self._rested.append(model)
 
     async def _one(self, fault: str, moment: str, model: str) -> None:
         if fault in PROGRAMS:
@@ -166,7 +195,7 @@ class Trial:
             lambda: self.load.served_after(struck.at, model),
         )
         struck.served_s = served - struck.at
-        print(f"# {len(self.struck)} {fault} {moment}: {struck.served_s:.1f} s", flush=True)
+        print(f"# {len(self.struck)} {model} {fault} {moment}: {struck.served_s:.1f} s", flush=True)
 
     async def _until_idle(self, model: str) -> None:
         self.load.gates[model].clear()
@@ -176,28 +205,33 @@ class Trial:
         """Unloaded, asked for again, its engine started and nothing said yet."""
         await self._until_idle(model)
         note = f"{ANNOTATION_UNLOAD}={time.time()}"
-        await asyncio.to_thread(self.berth.kubectl, "annotate", "model", model, note, "--overwrite")
+        await self._kubectl("annotate", "model", model, note, "--overwrite")
         await until(f"{model} is unloaded", lambda: not self.watch.of("runner", model))
         self.load.gates[model].set()
         await until(f"{model} loads", lambda: self.watch.of("engine", model))
 
     async def _until_streaming(self, model: str) -> None:
+        self.load.gates[model].set()
         await until(f"{model} streams", lambda: self.load.is_talking(model))
 
     async def _strike(self, fault: str, model: str) -> None:
-        if fault == "API server":
-            await asyncio.to_thread(self.berth.cluster.plane.restart, "kube-apiserver")
+        if fault == API_SERVER:
+            async with self._api:
+                await asyncio.to_thread(self.berth.cluster.plane.restart, "kube-apiserver")
             return
         of = "" if fault in PROGRAMS else model
         kind = "runner" if fault == "pod" else fault
         victims = await until(f"there is a {kind} to kill", lambda: self.watch.of(kind, of))
         if fault == "pod":
-            delete = ("delete", "pod", "--wait=false", victims[-1].pod)
-            await asyncio.to_thread(self.berth.kubectl, *delete)
+            await self._kubectl("delete", "pod", "--wait=false", victims[-1].pod)
             return
         for seen in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(seen.pid, signal.SIGKILL)
+
+    async def _kubectl(self, *arguments: str) -> None:
+        async with self._api:
+            await asyncio.to_thread(self.berth.kubectl, *arguments)
 
     def tell_gateways(self) -> None:
         """Who asked while the only gateway was killed, or was not back, is told apart."""
@@ -213,11 +247,11 @@ class Trial:
 
 
 async def until(what: str, check: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """What the check answers once that is something; SystemExit after the deadline."""
+    """What the check answers once that is something; raises StuckError after the deadline."""
     ends = time.monotonic() + deadline_s
     while not (found := check()):
         if time.monotonic() > ends:
-            raise SystemExit(f"waited {deadline_s:.0f} s in vain: {what}")
+            raise StuckError(f"waited {deadline_s:.0f} s in vain: {what}")
         await asyncio.sleep(POLL_S)
     return found
 
@@ -242,11 +276,21 @@ def table(trial: Trial) -> Iterator[str]:
 
 
 def _seen(trial: Trial, number: int) -> collections.Counter[str]:
-    """How the requests ended between this fault and the next one."""
-    begin = trial.struck[number].at
-    later = trial.struck[number + 1 :]
-    end = later[0].at if later else float("inf")
-    return count(answer for answer in trial.load.answers if begin <= answer.ended < end)
+    """How the requests ended whose latest fault this was."""
+    return count(answer for answer in trial.load.answers if _latest_fault(trial, answer) == number)
+
+
+def _latest_fault(trial: Trial, answer: Answer) -> int:
+    """The last one before its end that was of its model, or of all."""
+    return max(
+        (
+            number
+            for number, struck in enumerate(trial.struck)
+            if struck.at <= answer.ended
+            and (struck.model == answer.model or struck.fault in (*PROGRAMS, API_SERVER))
+        ),
+        default=-1,
+    )
 
 
 async def end_state(berth: Installed, watch: Watch) -> bool:
@@ -254,7 +298,7 @@ async def end_state(berth: Installed, watch: Watch) -> bool:
 
     def is_equal() -> bool:
         runners = {runner["status"].get("pod") for runner in berth.every("runners")}
-        pods = set(berth.runner_pods(*MODELS))
+        pods = set(berth.runner_pods(STEADY, *MODELS))
         return runners == pods == watch.pods()
 
     ends = time.monotonic() + END_S
@@ -265,43 +309,38 @@ async def end_state(berth: Installed, watch: Watch) -> bool:
 
 async def play(berth: Installed, faults: int, seed: int, ends: float) -> bool:
     """Prints the table; whether nothing went wrong."""
-    for name in MODELS:
-        berth.model(name, overrides={"parallel": 1, "contextLength": 2048})
-    load = Load(berth.endpoint, MODELS, seed)
+    models = (STEADY, *MODELS)
+    for name in models:
+        overrides = {"parallel": 1, "contextLength": 2048}
+        berth.model(name, overrides=overrides, idleTimeout="1h")
+    load = Load(berth.endpoint, models, seed)
     await load.learn()
     with Watch(berth.cluster.node.cgroup) as watch:
         trial = Trial(berth, load, watch, seed)
-        for gate in load.gates.values():
-            gate.set()
+        load.gates[STEADY].set()
         asking = asyncio.create_task(load.run())
-        problem = ""
-        try:
-            await trial.run(faults, ends - END_S)
-        except SystemExit as failed:
-            problem = str(failed)
-        load.is_over = True
-        for gate in load.gates.values():
-            gate.set()
+        await trial.run(faults, ends - END_S)
+        load.end()
         await asking
         equal = await end_state(berth, watch)
     trial.tell_gateways()
-    return report(trial, problem, equal=equal)
+    return report(trial, equal=equal)
 
 
-def report(trial: Trial, problem: str, *, equal: bool) -> bool:
+def report(trial: Trial, *, equal: bool) -> bool:
     """Prints the table and the sums; whether nothing went wrong."""
     print("\n".join(table(trial)))
     kinds, twice = count(trial.load.answers), sorted(trial.watch.twice)
-    loads = sum(trial.berth.created_pods(model) for model in MODELS)
+    loads = sum(trial.berth.created_pods(model) for model in (STEADY, *MODELS))
     print(
         f"\nfaults {len(trial.struck)}, loads {loads}, requests {kinds.total()}: {json.dumps(kinds)}"
     )
     print(f"wrong answers {kinds[WRONG]}, lost {kinds[NOTHING]}, loaded twice {len(twice)}")
     print(f"Runners, pods and engines at the end: {'the same' if equal else 'NOT the same'}")
     wrong = [kind for kind in kinds if kind.startswith(STRANGE) or kind in FORBIDDEN]
-    for line in filter(None, [problem, *wrong, *map(str, twice)]):
+    for line in (*trial.problems, *wrong, *twice):
         print(f"failed: {line}")
-    return equal and not (problem or wrong or twice)
+    return equal and not (trial.problems or wrong or twice)
 
 
 def main() -> None:
