@@ -248,7 +248,9 @@ def bay(stack: Stack) -> Iterator[Bay]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": here.name}},
     )
     stack.wait(
-        "the namespace has its service account", lambda: stack.get("sa", "default", here.name)
+        "the namespace has its service account",
+        lambda: stack.get("sa", "default", here.name),
+        deadline_s=90,
     )
     try:
         yield here

@@ -363,22 +363,3 @@ class TestRights:
             and entry["user"]["username"].startswith(f"system:serviceaccount:{NAMESPACE}:")
         ]
         assert refused == []
-
-
-class TestEnds:
-    """Last: these take Berth away."""
-
-    async def test_a_model_a_namespace_and_the_chart_go(self, berth: Installed) -> None:
-        name = berth.model("last")
-        assert (await berth.ask(name)).status_code == 200
-        berth.kubectl("delete", "model", name, "--timeout=30s")
-        await asyncio.to_thread(berth.wait, "its pod is gone", lambda: not berth.runner_pods(name))
-        berth.model("stays")
-        assert (await berth.ask("stays")).status_code == 200
-        berth.api.helm("uninstall", "berth", f"--namespace={NAMESPACE}", "--wait")
-        berth.kubectl("delete", "model", "stays", "--timeout=30s")
-        await asyncio.to_thread(
-            berth.wait, "its pod is gone", lambda: not berth.runner_pods("stays"), 60
-        )
-        berth.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
-        berth.kubectl("delete", "-f", "charts/berth/crds", "--timeout=60s")
