@@ -55,6 +55,16 @@ def test_a_load_counts_once_however_many_passes_see_it() -> None:
     assert counted == 1
 
 
+def test_a_load_that_is_up_before_any_pass_sees_it_start_counts_too() -> None:
+    shelf = Shelf()
+    shelf.saw(state(up("old"), ready=True))
+    assert shelf.tally.hits == 0, "it was loaded before anybody looked"
+    shelf.saw(state(up("old"), up("new"), ready=True))
+    assert shelf.tally.hits == 1
+    shelf.saw(state(up("old"), up("new"), ready=True))
+    assert shelf.tally.hits == 0
+
+
 def test_a_load_beside_a_ready_copy_is_a_hit_and_beside_one_that_is_read_a_miss() -> None:
     shelf = Shelf()
     shelf.saw(state(starting("one"), ready=True))

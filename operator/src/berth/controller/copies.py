@@ -30,7 +30,8 @@ class Shelf:
     loads: dict[tuple[str, str], float] = field(default_factory=dict)
     """When a file was last loaded on a node, by node and sha256."""
     tally: Tally = field(default_factory=Tally)
-    _begun: set[str] = field(default_factory=set)
+    _begun: set[str] | None = None
+    """Runners whose load was counted; none yet: what is up was loaded before anybody looked."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def adopt(self, pods: Iterable[PodView]) -> None:
@@ -53,12 +54,18 @@ class Shelf:
                 continue
             begun.add(runner.uid)
             shas = [sha256 for sha256, _ in model.files if sha256]
-            if runner.uid not in self._begun and runner.stage is Stage.STARTING and shas:
+            if shas and self._is_new(runner):
                 held = ready.get(runner.node, frozenset())
                 self._count(model, runner, shas, held, runner.node in budgets)
             for sha256 in shas:
                 self._loaded(runner, sha256)
         self._begun = begun
+
+    def _is_new(self, runner: Runner) -> bool:
+        """Whether its load is not counted yet; a quick one is up before any pass sees it start."""
+        if self._begun is None:
+            return runner.stage is Stage.STARTING
+        return runner.uid not in self._begun
 
     def _count(
         self, model: Model, runner: Runner, shas: list[str], held: frozenset[str], counts: bool
