@@ -17,7 +17,7 @@ from berth.estimator.vllm import (
     estimate_vllm,
 )
 from berth.runtimes.base import Job, Ranks, Traits, Way
-from berth.runtimes.flags import read_flags
+from berth.runtimes.flags import FlagMap, read_flags, write_flags
 from berth.runtimes.template import priced_words
 
 DEFAULT_BATCH = 2048
@@ -25,6 +25,12 @@ DEFAULT_BATCH = 2048
 NOTE = "weights and cache follow the engine's rules; what it computes in is fitted to public logs and rounded up"
 Reader = Callable[[VllmSettings, Any], VllmSettings]
 """Takes a literal value over into the settings. Raises ValueError."""
+COUNT_READERS: Mapping[str, Reader] = {
+    "contextLength": lambda sizes, value: replace(sizes, context=int(value)),
+    "parallel": lambda sizes, value: replace(sizes, sequences=int(value)),
+    "batchSize": lambda sizes, value: replace(sizes, batched_tokens=int(value)),
+}
+"""Of engines that write these as plain numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,12 @@ def card_way(job: Job, settings: CardSettings) -> Way:
     return Way(
         job.hardware, settings, estimate, settings.sizes.context, len(devices), job.ranks.hosts
     )
+
+
+def priced_flags(flags: FlagMap, settings: CardSettings, values: Mapping[str, Any]) -> list[str]:
+    """Flags of what was priced; a key that a literal flag has set is passed as it was written there."""
+    kept = {key: value for key, value in values.items() if key not in settings.literal}
+    return write_flags(flags, kept)
 
 
 def _kinds(found: VllmEstimate, count: int, *, host: int) -> Kinds:

@@ -1,12 +1,18 @@
 """How is Modular's MAX run? (``max serve``, 26.7)"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from berth.runtimes.base import Api, CachePath, Job, Launch, Probe, Runtime, Spread, Traits, Way
-from berth.runtimes.cards import CardSettings, card_settings, card_way, share
-from berth.runtimes.flags import FlagMap, flag, switch, write_flags
+from berth.runtimes.cards import (
+    COUNT_READERS,
+    CardSettings,
+    card_settings,
+    card_way,
+    priced_flags,
+    share,
+)
+from berth.runtimes.flags import FlagMap, flag, switch
 from berth.runtimes.template import compose
 from berth.runtimes.versions import package
 
@@ -36,9 +42,7 @@ UNPRICED = (
     "--max-batch-total-tokens",
 )  # fmt: skip
 READERS: Mapping[str, Any] = {
-    "contextLength": lambda sizes, value: replace(sizes, context=int(value)),
-    "parallel": lambda sizes, value: replace(sizes, sequences=int(value)),
-    "batchSize": lambda sizes, value: replace(sizes, batched_tokens=int(value)),
+    **COUNT_READERS,
     "dtype": lambda sizes, value: sizes,
 }
 
@@ -84,8 +88,9 @@ class Max(Runtime):
             "devices": "gpu:" + ",".join(str(n) for n in range(settings.local_devices)),
             "prefixCache": True,
         }
-        kept = {key: value for key, value in values.items() if key not in settings.literal}
-        return compose(self.traits, ["max", "serve", *write_flags(FLAGS, kept)], launch)
+        return compose(
+            self.traits, ["max", "serve", *priced_flags(FLAGS, settings, values)], launch
+        )
 
     def environment(self, settings: CardSettings) -> Mapping[str, str]:
         """No reports of use."""

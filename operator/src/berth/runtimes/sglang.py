@@ -18,8 +18,15 @@ from berth.runtimes.base import (
     Traits,
     Way,
 )  # fmt: skip
-from berth.runtimes.cards import CardSettings, card_settings, card_way, share
-from berth.runtimes.flags import FlagMap, flag, switch, write_flags
+from berth.runtimes.cards import (
+    COUNT_READERS,
+    CardSettings,
+    card_settings,
+    card_way,
+    priced_flags,
+    share,
+)
+from berth.runtimes.flags import FlagMap, flag, switch
 from berth.runtimes.template import compose
 from berth.runtimes.versions import gpu_stack, package
 
@@ -70,9 +77,7 @@ def _kv_bytes(text: str) -> int:
 
 
 READERS: Mapping[str, Any] = {
-    "contextLength": lambda sizes, value: replace(sizes, context=int(value)),
-    "parallel": lambda sizes, value: replace(sizes, sequences=int(value)),
-    "batchSize": lambda sizes, value: replace(sizes, batched_tokens=int(value)),
+    **COUNT_READERS,
     "kvCacheType": lambda sizes, value: replace(sizes, kv_bytes=_kv_bytes(value)),
     "dtype": lambda sizes, value: sizes,
 }
@@ -153,5 +158,4 @@ def _words(settings: CardSettings, launch: Launch) -> list[str]:
         "parallelism.data": ranks.data,
         "parallelism.expert": ranks.expert,
     }
-    kept = {key: value for key, value in values.items() if key not in settings.literal}
-    return ["python3", "-m", "sglang.launch_server", *write_flags(FLAGS, kept)]
+    return ["python3", "-m", "sglang.launch_server", *priced_flags(FLAGS, settings, values)]

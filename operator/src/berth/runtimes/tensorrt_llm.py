@@ -1,12 +1,17 @@
 """How is TensorRT-LLM run? (``trtllm-serve serve`` with the PyTorch back end, 1.2)"""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 from berth.runtimes.base import Api, Job, Launch, Probe, Runtime, Spread, Traits, Way
-from berth.runtimes.cards import CardSettings, card_settings, card_way, share
-from berth.runtimes.flags import FlagMap, flag, switch, write_flags
+from berth.runtimes.cards import (
+    COUNT_READERS,
+    CardSettings,
+    card_settings,
+    card_way,
+    priced_flags,
+    share,
+)
+from berth.runtimes.flags import FlagMap, flag, switch
 from berth.runtimes.template import compose
 from berth.runtimes.versions import gpu_stack, package
 
@@ -38,11 +43,6 @@ UNPRICED = (
 )  # fmt: skip
 """The first two name a file that overrides what was passed."""
 COORDINATION = ("--metadata_server_config_file", "--server_role", "--disagg_cluster_uri")
-READERS: Mapping[str, Any] = {
-    "contextLength": lambda sizes, value: replace(sizes, context=int(value)),
-    "parallel": lambda sizes, value: replace(sizes, sequences=int(value)),
-    "batchSize": lambda sizes, value: replace(sizes, batched_tokens=int(value)),
-}
 
 
 class TensorRtLlm(Runtime):
@@ -68,7 +68,7 @@ class TensorRtLlm(Runtime):
 
     def ways(self, job: Job) -> Sequence[Way]:
         """One way, on the GPUs of one node."""
-        return [card_way(job, card_settings(self.traits, job, READERS, {"auto": "auto"}))]
+        return [card_way(job, card_settings(self.traits, job, COUNT_READERS, {"auto": "auto"}))]
 
     def command(self, settings: CardSettings, launch: Launch) -> list[str]:
         """``trtllm-serve`` with everything that was priced."""
@@ -89,6 +89,5 @@ class TensorRtLlm(Runtime):
             "parallelism.pipeline": ranks.pipeline,
             "parallelism.expert": ranks.expert if ranks.expert > 1 else None,
         }
-        kept = {key: value for key, value in values.items() if key not in settings.literal}
-        words = ["trtllm-serve", "serve", launch.model, *write_flags(FLAGS, kept)]
+        words = ["trtllm-serve", "serve", launch.model, *priced_flags(FLAGS, settings, values)]
         return compose(self.traits, words, launch)

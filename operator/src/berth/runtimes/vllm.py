@@ -18,8 +18,7 @@ from berth.runtimes.base import (
     Traits,
     Way,
 )
-from berth.runtimes.cards import CardSettings, card_settings, card_way, share
-from berth.runtimes.flags import write_flags
+from berth.runtimes.cards import CardSettings, card_settings, card_way, priced_flags, share
 from berth.runtimes.template import compose
 from berth.runtimes.versions import gpu_stack, package
 from berth.runtimes.vllm_flags import COORDINATION, FLAGS, OWNED, PRICED, READERS, UNPRICED
@@ -125,5 +124,4 @@ def _words(settings: CardSettings, launch: Launch) -> list[str]:
         "parallelism.expert": ranks.expert > 1,
         "drain": settings.drain_s,
     }
-    kept = {key: value for key, value in values.items() if key not in settings.literal}
-    return ["vllm", "serve", launch.model, *write_flags(FLAGS, kept)]
+    return ["vllm", "serve", launch.model, *priced_flags(FLAGS, settings, values)]
