@@ -7,7 +7,7 @@ from berth.planner import placement
 from berth.planner.book import Book
 from berth.planner.placement import Offer, plan_free_offer, plan_victim_offer
 from berth.planner.plan import make_plan
-from berth.planner.search import all_candidates, plan_search
+from berth.planner.search import all_candidates, disk_allows, plan_search
 from berth.planner.state import Stage, State
 from berth.planner.wishes import Want, Wish
 from builders import NOW, cluster, gib, model, need, node, policy, runner, waiting
@@ -56,7 +56,7 @@ def test_the_quick_search_finds_what_looking_at_all_finds(drawn: tuple[State, st
     every = [
         c
         for c in all_candidates(book, search)
-        if placement._cap_allows(book, c.node) and placement._disk_allows(book, wish, c.node)
+        if placement._cap_allows(book, c.node) and disk_allows(book, wish, c.node)
     ]
     free = [
         placement._free_offer(book, c, not placement._has_files(book, wish, c.node)) for c in every
@@ -65,7 +65,7 @@ def test_the_quick_search_finds_what_looking_at_all_finds(drawn: tuple[State, st
     victims = [
         placement._victim_offer(book, wish, c)
         for c in all_candidates(book, search)
-        if placement._disk_allows(book, wish, c.node)
+        if disk_allows(book, wish, c.node)
     ]
     if best_of(free) is None:
         assert plan_victim_offer(book, search) == best_of(victims)

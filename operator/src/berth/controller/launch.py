@@ -14,7 +14,7 @@ from berth.controller.smoke import readiness_request
 from berth.controller.variants import Variant, variant_of
 from berth.controller.warm import warm_files
 from berth.manifests.names import runner_name
-from berth.planner.actions import Prepare, Reserve, Seat
+from berth.planner.actions import Prepare, Reserve, Seat, seats_of
 from berth.planner.state import Claim, Need, Node
 from berth.runtimes.template import fill, launch_values, layered
 from berth.runtimes.told import engine_traits
@@ -84,11 +84,6 @@ def runner_spec(
 
 def _health_path(priced: Priced) -> str | None:
     return priced.fields.readiness.path if priced.fields.readiness else None
-
-
-def seats_of(decision: Prepare | Reserve) -> tuple[Seat, ...]:
-    """The places of all members in the order of their ranks; of one runner alone its own."""
-    return (Seat(decision.place, decision.claim), *decision.seats)
 
 
 def _member(decision: Prepare | Reserve, model: Model, rank: int) -> GroupMember | None:

@@ -120,6 +120,11 @@ class Wait:
     until: float | None = None
 
 
+def seats_of(action: Prepare | Reserve) -> tuple[Seat, ...]:
+    """The places of all members in the order of their ranks; of one runner alone its own."""
+    return (Seat(action.place, action.claim), *action.seats)
+
+
 Action = Prepare | Reserve | StartPod | Drain | Spare | Stop | Refuse | Wait
 
 

@@ -20,6 +20,7 @@ from berth.planner.actions import (
     Spare,
     Stop,
     Wait,
+    seats_of,
 )
 from berth.planner.amounts import (
     Amounts,
@@ -358,7 +359,7 @@ class Book:
         self.actions.append(action)
         self.placed.setdefault(action.model, []).append(action)
         book = self.at(action.place.node)
-        for seat in (Seat(action.place, action.claim), *action.seats):
+        for seat in seats_of(action):
             self._seat(action, seat)
         if isinstance(action, Prepare):
             return

@@ -7,6 +7,7 @@ from typing import Self
 
 from berth.planner.actions import Plan, Refuse
 from berth.planner.arithmetic import host_room
+from berth.planner.book import is_listed
 from berth.planner.state import Model, Node, Runner, Stage, State
 from berth.reasons import Reason
 from berth.units import Bytes, show_bytes
@@ -232,9 +233,7 @@ class _Desk:
         labels = self._node.labels
         listed = self._node.policy.models
         selected = all(labels.get(key) == value for key, value in model.node_selector.items())
-        return selected and (
-            not listed or model.key in listed or model.key.rpartition("/")[2] in listed
-        )
+        return selected and (not listed or is_listed(listed, model.key))
 
     def _is_loaded_and_dropped(self, model: Model) -> bool:
         if not self._node.policy.drop_after_load:

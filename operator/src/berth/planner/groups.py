@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.planner.actions import Place, Refuse, Seat
-from berth.planner.amounts import Amounts, amounts, is_here, missing_bytes
+from berth.planner.amounts import amounts, is_here
 from berth.planner.book import Book, short_name
 from berth.planner.candidates import HARD, Candidate, claim_of, homes_of
 from berth.planner.eviction import dearest, plan_victims
-from berth.planner.search import Search, open_candidates_on
+from berth.planner.search import Search, disk_allows, left_over, open_candidates_on
 from berth.planner.state import Runner
 from berth.planner.wishes import Want, Wish
 from berth.reasons import Reason
@@ -100,7 +100,7 @@ def refuse_group(book: Book, search: Search, hosts: int) -> Refuse | None:
 
 def _chairs(book: Book, search: Search, variant: str) -> Iterator[_Chair]:
     for name in search.eligible.nodes:
-        if search.wish.prepared is None and not _disk_allows(book, search.wish, name):
+        if not disk_allows(book, search.wish, name):
             continue
         found = [
             chair
@@ -116,7 +116,7 @@ def _chair(book: Book, wish: Wish, candidate: Candidate) -> _Chair | None:
     place = book.at(candidate.node)
     takes = amounts(place.node, claim_of(candidate), place.unified)
     away = wish.prepared is None and not is_here(wish.model, place.node)
-    rest = (away, _left_over(book, candidate, takes), candidate.node, candidate.devices)
+    rest = (away, left_over(book, candidate, takes), candidate.node, candidate.devices)
     lacks = place.lacks(takes)
     if not lacks:
         return _Chair(candidate, (0 if place.holds_now(takes) else 1, (), *rest))
@@ -126,14 +126,3 @@ def _chair(book: Book, wish: Wish, candidate: Candidate) -> _Chair | None:
     if victims is None:
         return None
     return _Chair(candidate, (2, dearest(book, victims), *rest), victims)
-
-
-def _left_over(book: Book, candidate: Candidate, takes: Amounts) -> int:
-    place = book.at(candidate.node)
-    dims = [uuid for uuid in candidate.devices if uuid not in place.unified] or ["host"]
-    return sum(place.later(dim) - takes.get(dim, 0) for dim in dims)
-
-
-def _disk_allows(book: Book, wish: Wish, name: str) -> bool:
-    place = book.at(name)
-    return missing_bytes(wish.model, place.node) <= max(0, place.disk)

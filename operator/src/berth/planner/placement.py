@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.planner.actions import Drain, Place, Prepare, Refuse, Reserve, Seat, Stop, Wait
-from berth.planner.amounts import Amounts, amounts, is_here, missing_bytes
+from berth.planner.amounts import Amounts, amounts, is_here
 from berth.planner.book import Book
 from berth.planner.candidates import Candidate, claim_of
 from berth.planner.eviction import (
@@ -22,6 +22,8 @@ from berth.planner.restarts import backoff_s
 from berth.planner.search import (
     Search,
     candidates_on,
+    disk_allows,
+    left_over,
     may_hold,
     nodes_to_try,
     open_candidates_on,
@@ -167,7 +169,7 @@ def plan_free_offer(book: Book, search: Search) -> Offer | None:
         place = book.at(name)
         if not may_hold(search, place) or not _cap_allows(book, name):
             continue
-        if not _disk_allows(book, wish, name):
+        if not disk_allows(book, wish, name):
             continue
         for candidate in open_candidates_on(book, search, name):
             offer = _free_offer(book, candidate, away)
@@ -181,7 +183,7 @@ def _free_offer(book: Book, candidate: Candidate, away: bool) -> Offer | None:
     if place.lacks(takes):
         return None
     how = NOW if place.holds_now(takes) else COMING
-    left = _left_over(book, candidate, takes)
+    left = left_over(book, candidate, takes)
     unsure = any(dim in place.unsure for dim in takes)
     price = (how, away, candidate.variant, unsure, left, candidate.node, candidate.devices)
     return Offer(candidate, takes, how, price)
@@ -209,7 +211,7 @@ def plan_victim_offer(book: Book, search: Search) -> Offer | None:
                 break
             if (least.worth, not _has_files(book, wish, name), (least,)) > best.price[:3]:
                 continue
-        if not _disk_allows(book, wish, name):
+        if not disk_allows(book, wish, name):
             continue
         for candidate in open_candidates_on(book, search, name):
             offer = _victim_offer(book, wish, candidate)
@@ -238,7 +240,7 @@ def _victim_offer(book: Book, wish: Wish, candidate: Candidate) -> Offer | None:
         return None
     ranks = dearest(book, victims + extra)
     worst = ranks[0].worth if ranks else 0
-    left = _left_over(book, candidate, takes)
+    left = left_over(book, candidate, takes)
     away = not _has_files(book, wish, candidate.node)
     price = (worst, away, ranks, candidate.variant, left, candidate.node, candidate.devices)
     return Offer(candidate, takes, VICTIMS, price, victims + extra)
@@ -280,7 +282,7 @@ def _later_offer(book: Book, search: Search) -> Offer | None:
     if wish.want is not Want.WAITING or not wish.model.files:
         return None
     for name in search.eligible.nodes:
-        if _has_files(book, wish, name) or not _disk_allows(book, wish, name):
+        if _has_files(book, wish, name) or not disk_allows(book, wish, name):
             continue
         for candidate in open_candidates_on(book, search, name):
             takes = takes_of(book, candidate)
@@ -295,12 +297,6 @@ def takes_of(book: Book, candidate: Candidate) -> Amounts:
     return amounts(place.node, claim_of(candidate), place.unified)
 
 
-def _left_over(book: Book, candidate: Candidate, takes: Amounts) -> int:
-    place = book.at(candidate.node)
-    dims = [uuid for uuid in candidate.devices if uuid not in place.unified] or ["host"]
-    return sum(place.later(dim) - takes.get(dim, 0) for dim in dims)
-
-
 def _cap_allows(book: Book, name: str) -> bool:
     policy = book.nodes[name].policy
     return policy.max_runners <= 0 or book.group_size(policy.name) < policy.max_runners
@@ -308,13 +304,6 @@ def _cap_allows(book: Book, name: str) -> bool:
 
 def _has_files(book: Book, wish: Wish, name: str) -> bool:
     return wish.prepared is not None or is_here(wish.model, book.nodes[name])
-
-
-def _disk_allows(book: Book, wish: Wish, name: str) -> bool:
-    if wish.prepared is not None or not wish.model.files:
-        return True
-    place = book.at(name)
-    return missing_bytes(wish.model, place.node) <= max(0, place.disk)
 
 
 def _take(book: Book, wish: Wish, offer: Offer) -> None:

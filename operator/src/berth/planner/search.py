@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from berth.planner.actions import PlaceNo
-from berth.planner.amounts import NodeBook, is_here
+from berth.planner.amounts import Amounts, NodeBook, is_here, missing_bytes
 from berth.planner.book import Book
 from berth.planner.candidates import (
     Candidate,
@@ -203,3 +203,18 @@ def may_hold(search: Search, place: NodeBook) -> bool:
     if place.later(HOST) < search.least_host:
         return False
     return not search.on_gpu or bool(place.unified) or place.widest() >= search.least_gpu
+
+
+def disk_allows(book: Book, wish: Wish, name: str) -> bool:
+    """Whether the node has the room for files that it lacks; where they were fetched nothing is asked."""
+    if wish.prepared is not None or not wish.model.files:
+        return True
+    place = book.at(name)
+    return missing_bytes(wish.model, place.node) <= max(0, place.disk)
+
+
+def left_over(book: Book, candidate: Candidate, takes: Amounts) -> int:
+    """Bytes that stay free on its devices (without any: on the host) once all that leaves has left."""
+    place = book.at(candidate.node)
+    dims = [uuid for uuid in candidate.devices if uuid not in place.unified] or [HOST]
+    return sum(place.later(dim) - takes.get(dim, 0) for dim in dims)
