@@ -10,11 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from berth.agent.csi import DRIVER, messages
+from berth.agent.csi import messages
 from berth.agent.csi.mounts import Mounted, read_mountinfo
 from berth.agent.csi.server import Driver, Sockets, serving
 from berth.agent.csi.volumes import Volumes
 from berth.agent.loans import Loan, Loans
+from berth.manifests.lent import DRIVER
 
 
 @dataclass

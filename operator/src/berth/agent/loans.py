@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from berth.agent.partial import replace_text
+from berth.manifests.lent import SESSIONS, WEIGHTS
 
-WEIGHTS = "weights"
-SESSIONS = "sessions"
 _NOTES = "loans"
 _RUNNERS = "runners"
 

@@ -20,6 +20,7 @@ from berth.api.meta import (
 )
 from berth.api.profile import ComputeResources, PodTemplate
 from berth.api.runner import Runner
+from berth.manifests.lent import ATTRIBUTE, DRIVER, SESSIONS, WEIGHTS
 from berth.manifests.names import Object, model_labels, owner_reference
 from berth.manifests.sessions import SESSIONS_PATH, session_folder
 from berth.units import GiB, MiB
@@ -36,7 +37,6 @@ SESSION_S = 60
 STOP_S = 20
 """From SIGTERM to SIGKILL of the engine."""
 GRACE_EXTRA_S = SESSION_S + 30
-STORE_DRIVER = "store.berth.dev"
 _USER = 65532
 """Any number but 0 will do; this one is what images without a user of their own agree on."""
 _TMP = {"sizeLimit": str(4 * GiB)}
@@ -323,7 +323,7 @@ def _models_volume(runner: Runner, settings: PodSettings) -> Object:
         return {"name": "models", "persistentVolumeClaim": claim}
     path = mount.host_path if mount is not None else None
     if not path and settings.store_volume == "csi":
-        return _lent("models", "weights", read_only=True)
+        return _lent("models", WEIGHTS, read_only=True)
     stored = f"{settings.store_root}/runners/{runner.metadata.uid}"
     return {"name": "models", "hostPath": {"path": path or stored, "type": "Directory"}}
 
@@ -334,15 +334,15 @@ def _sessions_volume(runner: Runner, settings: PodSettings) -> list[Object]:
     if not folder:
         return []
     if settings.store_volume == "csi":
-        return [_lent("sessions", "sessions", read_only=False)]
+        return [_lent("sessions", SESSIONS, read_only=False)]
     path = f"{settings.store_root}/sessions/{folder}"
     return [{"name": "sessions", "hostPath": {"path": path, "type": "Directory"}}]
 
 
 def _lent(name: str, volume: str, *, read_only: bool) -> Object:
     """A volume of the node's driver: what the agent has lent to this very pod."""
-    attributes = {"volume": volume}
-    csi = {"driver": STORE_DRIVER, "readOnly": read_only, "volumeAttributes": attributes}
+    attributes = {ATTRIBUTE: volume}
+    csi = {"driver": DRIVER, "readOnly": read_only, "volumeAttributes": attributes}
     return {"name": name, "csi": csi}
 
 

@@ -4,5 +4,3 @@ The Container Storage Interface, node side alone: a pod names the driver, the ku
 mount, and it mounts what the agent has lent to that very pod. A program of its own, because mounts
 that others see need a privileged container, and what fetches from strangers must not be one.
 """
-
-DRIVER = "store.berth.dev"

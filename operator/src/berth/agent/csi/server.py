@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 
-from berth.agent.csi import DRIVER, messages
+from berth.agent.csi import messages
 from berth.agent.csi.volumes import BadVolumeError, NotLentError, Volumes
+from berth.manifests.lent import DRIVER
 
 log = logging.getLogger(__name__)
 _STOP_S = 5.0

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from berth.agent.csi.mounts import Mounted
-from berth.agent.loans import SESSIONS, WEIGHTS, Loans
+from berth.agent.loans import Loans
+from berth.manifests.lent import ATTRIBUTE, SESSIONS, WEIGHTS
 
 log = logging.getLogger(__name__)
-ATTRIBUTE = "volume"
-"""What a volume of this driver says of itself: which of the pod's folders it is."""
 _POD = "csi.storage.k8s.io/pod.name"
 _NAMESPACE = "csi.storage.k8s.io/pod.namespace"
 _EPHEMERAL = "csi.storage.k8s.io/ephemeral"
