@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from berth.api.meta import ANNOTATION_CLAIM, LABEL_MANAGED, LABEL_RUNNER_UID
 from berth.api.runner import Claim
-from berth.manifests.holder import ANNOTATION_SIZE, LABEL_HOLDS, holder_claim
+from berth.manifests.holder import held_file, holder_claim
 from berth.planner.state import Copy
-from berth.units import Bytes
 
 Object = dict[str, Any]
 SELECTOR = f"{LABEL_MANAGED}=berth"
@@ -38,7 +37,7 @@ def read_pod(obj: Object) -> Pod | None:
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     runner_uid = (meta.get("labels") or {}).get(LABEL_RUNNER_UID, "")
     node = spec.get("nodeName") or ""
-    copy = _copy(meta, status)
+    copy = _copy(obj, status)
     if not node or not (runner_uid or copy):
         return None
     return Pod(
@@ -55,16 +54,16 @@ def read_pod(obj: Object) -> Pod | None:
     )
 
 
-def _copy(meta: Object, status: Object) -> Copy | None:
-    annotations = meta.get("annotations") or {}
-    size, sha256 = annotations.get(ANNOTATION_SIZE) or "", annotations.get(LABEL_HOLDS) or ""
-    if not size.isdigit() or not sha256 or status.get("phase") in ("Failed", "Succeeded"):
+def _copy(pod: Object, status: Object) -> Copy | None:
+    held = held_file(pod)
+    if held is None or status.get("phase") in ("Failed", "Succeeded"):
         return None
     ready = any(
         c.get("type") == "Ready" and c.get("status") == "True"
         for c in status.get("conditions") or ()
     )
-    return Copy(sha256, Bytes(int(size)), holder_claim(int(size)), ready)
+    sha256, size = held
+    return Copy(sha256, size, holder_claim(size), ready)
 
 
 def _claim(text: str | None) -> Claim | None:

@@ -18,7 +18,7 @@ from berth.api.meta import (
     LABEL_RUNNER_UID,
 )
 from berth.api.runner import Claim
-from berth.manifests.holder import ANNOTATION_SIZE, LABEL_HOLDS
+from berth.manifests.holder import LABEL_HOLDS, held_file
 from berth.planner.state import Taint
 from berth.units import Bytes, parse_quantity
 
@@ -152,7 +152,7 @@ def pod_view(obj: Object) -> PodView:
     elif labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_INSPECTS):
         view |= _progress(spec, status) | {"inspects": _inspects(meta)}
     elif labels.get(LABEL_MANAGED) == MANAGED_BY and labels.get(LABEL_HOLDS):
-        view |= {"holds": _holds(meta), "node": spec.get("nodeName") or _wanted_node(spec)}
+        view |= {"holds": _holds(obj), "node": spec.get("nodeName") or _wanted_node(spec)}
     return PodView(**view)
 
 
@@ -176,12 +176,9 @@ def _inspects(meta: Object) -> Inspects:
     )
 
 
-def _holds(meta: Object) -> Holds | None:
-    annotations = meta.get("annotations") or {}
-    size = annotations.get(ANNOTATION_SIZE) or ""
-    if not size.isdigit():
-        return None
-    return Holds(annotations.get(LABEL_HOLDS) or "", Bytes(int(size)))
+def _holds(pod: Object) -> Holds | None:
+    held = held_file(pod)
+    return Holds(*held) if held is not None else None
 
 
 def _mounted_claims(spec: Object) -> tuple[str, ...]:

@@ -36,6 +36,13 @@ def holder_claim(size: int) -> Bytes:
     return Bytes(size + max(_BASE, _BASE // 2 + size // _TABLES))
 
 
+def held_file(pod: Object) -> tuple[str, Bytes] | None:
+    """SHA-256 and bytes of the file that a pod holds; None for a pod that says nothing of the kind."""
+    told = pod["metadata"].get("annotations") or {}
+    sha256, size = told.get(LABEL_HOLDS) or "", told.get(ANNOTATION_SIZE) or ""
+    return (sha256, Bytes(int(size))) if sha256 and size.isdigit() else None
+
+
 def holder_name(node: str, sha256: str) -> str:
     """The same copy has the same name: two controllers make one."""
     return f"berth-holds-{sha256[:12]}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
