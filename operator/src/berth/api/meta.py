@@ -92,6 +92,14 @@ def moment_of(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
+def moment_or_none(stamp: str | None) -> float | None:
+    """The same; None for nothing, and for what is no stamp: others write statuses, too."""
+    try:
+        return moment_of(stamp) if stamp else None
+    except ValueError:
+        return None
+
+
 class Wire(BaseModel):
     """Base of every API type: camelCase on the wire; fields of a newer release are ignored."""
 

@@ -264,6 +264,11 @@ class Runner(Resource):
     status: RunnerStatus = RunnerStatus()
 
     @property
+    def model_key(self) -> str:
+        """``namespace/name`` of its Model."""
+        return f"{self.metadata.namespace}/{self.spec.model_ref.name}"
+
+    @property
     def is_part(self) -> bool:
         """Whether it is a member of a group and not its head."""
         return self.spec.group is not None and self.spec.group.rank > 0

@@ -108,8 +108,7 @@ async def _disturbed(kube: Kube, nodes: set[str]) -> list[Disturbed]:
     for runner in await list_all(kube, Runner):
         if runner.spec.node_name not in nodes:
             continue
-        key = f"{runner.metadata.namespace}/{runner.spec.model_ref.name}"
         health = runner.status.agent.health if runner.status.agent else None
-        busy = (health.busy if health else 0) + waiting.get(key, 0)
-        found.append(Disturbed(key, runner.spec.node_name, busy))
+        busy = (health.busy if health else 0) + waiting.get(runner.model_key, 0)
+        found.append(Disturbed(runner.model_key, runner.spec.node_name, busy))
     return sorted(found, key=lambda one: (one.model, one.node))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
@@ -16,7 +16,6 @@ from berth.controller.launch import (
     environment_of,
     name_of,
     runner_spec,
-    seats_of,
     wire_claim,
 )
 from berth.controller.observe import Observation
@@ -24,12 +23,13 @@ from berth.controller.observe_runners import Entry
 from berth.controller.outbox import Outbox
 from berth.controller.outcomes import Outcome
 from berth.controller.priced import Priced
+from berth.controller.removal import RUNNERS, delete_pod, delete_runner
 from berth.controller.store import Store
 from berth.controller.telling import Happening, Teller
 from berth.controller.turns import Turns
 from berth.controller.variants import variant_of
 from berth.kube.client import ApiError, Kube, Object
-from berth.kube.refs import PODS, ref_of
+from berth.kube.refs import PODS
 from berth.manifests.holder import HolderSettings
 from berth.manifests.names import member_name
 from berth.manifests.objects import runner as runner_body
@@ -46,6 +46,7 @@ from berth.planner.actions import (
     StartPod,
     Stop,
     Wait,
+    seats_of,
 )
 from berth.planner.state import Stage
 from berth.reasons import Reason
@@ -54,7 +55,6 @@ log = logging.getLogger(__name__)
 
 MANAGER = "berth-controller"
 PLAN_LIFETIME_S = 5.0
-RUNNERS = ref_of(Runner)
 
 
 class StalePlanError(Exception):
@@ -112,8 +112,7 @@ class Application:
         """Keys of models and names of nodes that the action is about."""
         match action:
             case Prepare() | Reserve():
-                seats = {seat.place.node for seat in action.seats}
-                return {action.model, action.place.node} | seats
+                return {action.model, *(seat.place.node for seat in seats_of(action))}
             case Refuse() | Wait():
                 return {action.model}
             case _:
@@ -294,9 +293,7 @@ class Application:
         if entry is None:
             raise StalePlanError(f"runner {action.runner} is unknown")
         if entry.runner is not None:
-            meta = entry.runner.metadata
-            await self._hands.kube.delete(RUNNERS, meta.name, meta.namespace, uid=meta.uid)
-            self._hands.store.runners.drop(entry.runner.key, meta.uid)
+            await delete_runner(self._hands.kube, self._hands.store, entry.runner)
         await self._delete_pod(entry, action.grace_s)
         if entry.stage is not Stage.UP or entry.runner is None or entry.runner.spec.drain is None:
             # Nobody's answer needs them any more; beside a head that drains they go after it.
@@ -317,26 +314,15 @@ class Application:
             if runner is None or not runner.is_part or runner.metadata.namespace != space:
                 continue
             if runner.spec.group is not None and runner.spec.group.head == group.head:
-                meta = runner.metadata
-                await self._hands.kube.delete(RUNNERS, meta.name, space, uid=meta.uid)
-                self._hands.store.runners.drop(runner.key, meta.uid)
+                await delete_runner(self._hands.kube, self._hands.store, runner)
                 await self._delete_pod(entry, action.grace_s)
 
     async def _delete_pod(self, entry: Entry, grace_s: float | None) -> None:
         pod = entry.pod
         if pod is None or (pod.deleting and grace_s is None):
             return
-        gone = not await self._hands.kube.delete(
-            PODS,
-            pod.name,
-            pod.namespace,
-            uid=pod.uid,
-            grace_s=None if grace_s is None else max(0, round(grace_s)),
-        )
-        if gone or grace_s == 0:
-            self._hands.store.pods.drop(pod.key, pod.uid)
-            return
-        self._hands.store.pods.amend(pod.key, pod.uid, lambda view: replace(view, deleting=True))
+        whole = None if grace_s is None else max(0, round(grace_s))
+        await delete_pod(self._hands.kube, self._hands.store, pod, grace_s=whole)
 
     def _tell_stop(self, entry: Entry, action: Stop) -> None:
         model = self._models.get(entry.model_key)

@@ -7,7 +7,7 @@ former leader has stored count as long as the source is the same.
 import logging
 from collections.abc import AsyncIterator, Callable, Container, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from berth.api.meta import ANNOTATION_SOURCE_HASH, ANNOTATION_SPEC_HASH
@@ -23,6 +23,7 @@ from berth.controller.inspections import (
 )
 from berth.controller.parts import mounted_files
 from berth.controller.pricing import Files, Unpriceable
+from berth.controller.removal import delete_pod
 from berth.controller.store import Store
 from berth.controller.views import Inspects, PodView
 from berth.controller.volumes import Volume, holders, nodes_seeing, read_volume
@@ -281,16 +282,10 @@ class ClaimDesk:
 
     async def _delete(self, pod: PodView) -> None:
         try:
-            there = await self._work.kube.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
+            await delete_pod(self._work.kube, self._work.store, pod)
         except (ApiError, ApiUnreachableError) as err:
             log.warning("pod %s stays for now: %s", pod.key, err)
             self._deleting.discard(pod.uid)
-            return
-        pods = self._work.store.pods
-        if there:
-            pods.amend(pod.key, pod.uid, lambda view: replace(view, deleting=True))
-        else:
-            pods.drop(pod.key, pod.uid)
 
 
 def _answers(pod: PodView, model: Model, body: Object) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from berth.api.meta import moment_of
+from berth.api.meta import moment_or_none
 from berth.api.model import Model
 from berth.controller.measurements import Measurements
 from berth.controller.outcomes import Outcome
@@ -46,7 +46,7 @@ class History:
         restarts = Restarts()
         if known is None and model.status.observed_generation == generation:
             restarts = Restarts(
-                count=model.status.restarts, next_retry=_moment(model.status.next_retry)
+                count=model.status.restarts, next_retry=moment_or_none(model.status.next_retry)
             )
         self._models[key] = Failures(generation, restarts)
 
@@ -119,10 +119,3 @@ class History:
         self._models = {key: value for key, value in self._models.items() if key in keys}
         self._asked = {key: value for key, value in self._asked.items() if key in keys}
         self.measurements.keep_only(keys)
-
-
-def _moment(stamp: str | None) -> float | None:
-    try:
-        return moment_of(stamp) if stamp else None
-    except ValueError:
-        return None

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from berth.controller.apply import Hands
 from berth.controller.copies import Shelf
+from berth.controller.removal import delete_pod
 from berth.controller.telling import Happening
 from berth.controller.views import PodView
 from berth.kube.client import ApiError
@@ -72,8 +73,4 @@ class Holding:
         await self._delete(pod)
 
     async def _delete(self, pod: PodView) -> None:
-        there = await self.hands.kube.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
-        if not there:
-            self.hands.store.pods.drop(pod.key, pod.uid)
-            return
-        self.hands.store.pods.amend(pod.key, pod.uid, lambda view: replace(view, deleting=True))
+        await delete_pod(self.hands.kube, self.hands.store, pod)

@@ -4,7 +4,8 @@ import logging
 from dataclasses import dataclass
 
 from berth.api.runner import Runner
-from berth.controller.apply import RUNNERS, Hands
+from berth.controller.apply import Hands
+from berth.controller.removal import delete_runner
 from berth.kube.client import ApiError
 from berth.kube.refs import PODS
 from berth.manifests.pod import runner_pod
@@ -56,14 +57,13 @@ async def _start(hands: Hands, runner: Runner, head: Runner) -> None:
 
 async def _end(hands: Hands, runner: Runner) -> None:
     """Not before the head's pod is gone: until then it may still answer, and needs its members."""
-    group, meta = runner.spec.group, runner.metadata
+    group = runner.spec.group
     assert group is not None
-    head = hands.store.pods.get(f"{meta.namespace}/{group.head}")
+    head = hands.store.pods.get(f"{runner.metadata.namespace}/{group.head}")
     if head is not None and not _is_lost(hands, head.node):
         return
     log.info("member %s: its head is gone, it is deleted", runner.key)
-    await hands.kube.delete(RUNNERS, meta.name, meta.namespace, uid=meta.uid)
-    hands.store.runners.drop(runner.key, meta.uid)
+    await delete_runner(hands.kube, hands.store, runner)
 
 
 def _is_lost(hands: Hands, name: str) -> bool:

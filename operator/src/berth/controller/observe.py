@@ -9,7 +9,7 @@ from berth.api.runner import RunnerSpec
 from berth.controller.copies import Shelf, with_copies
 from berth.controller.groups import as_groups
 from berth.controller.history import History
-from berth.controller.holds import grant_holds, with_hold
+from berth.controller.holds import HOLDER_SILENT_S, grant_holds, with_hold
 from berth.controller.memo import Memo
 from berth.controller.observe_models import Defaults, observe_model
 from berth.controller.observe_nodes import observe_nodes
@@ -55,7 +55,7 @@ class Frame:
     fairness_s: float = 60.0
     healthy_needed_s: float = 90.0
     drain_quiet_s: float = 2.0
-    hold_silence_s: float = 2400.0
+    hold_silence_s: float = HOLDER_SILENT_S
 
 
 @dataclass(frozen=True)

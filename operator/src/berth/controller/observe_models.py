@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from berth.api.demand import Demand, Waiting
-from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, moment_of, seconds_of
+from berth.api.meta import ANNOTATION_LOAD, ANNOTATION_UNLOAD, moment_or_none, seconds_of
 from berth.api.meta import Toleration as WireToleration
 from berth.api.model import Model as ModelObject
 from berth.controller.history import History
@@ -51,7 +51,7 @@ def observe_model(
         needs,
         idle_s,
         _waiting(model.key, demand, sightings, now),
-        used_moment(model.key, demand, idle_s, sightings, now),
+        usedmoment_or_none(model.key, demand, idle_s, sightings, now),
         _by_hand(model, sightings, now),
         history.restarts(model.key, now),
     )
@@ -97,7 +97,7 @@ def _model(model: ModelObject, priced: Priced, defaults: Defaults, now_so: _Now)
         suspended=spec.suspend,
         load_asked=load_asked,
         unload_asked=unload_asked,
-        not_before=_moment(status.not_before),
+        not_before=moment_or_none(status.not_before),
         node_selector=spec.node_selector,
         tolerations=tuple(_toleration(t) for t in spec.tolerations),
         files=_to_fetch(priced),
@@ -163,7 +163,7 @@ def dead_gateways(key: str, demand: Demand, sightings: Sightings, now: float) ->
     )
 
 
-def used_moment(
+def usedmoment_or_none(
     key: str, demand: Demand | None, idle_s: float, sightings: Sightings, now: float
 ) -> float:
     """When a request last ran or ended; 0 when none ever did.
@@ -177,7 +177,7 @@ def used_moment(
         return 0.0
     if sightings.first("used", key):
         oldest = now - max(0.0, idle_s - HEALTHY_S)
-        said = _moment(stamp) or now
+        said = moment_or_none(stamp) or now
         # idleTimeout 0 never unloads; the stamp then only orders least recently used.
         clamped = min(said, now) if not idle_s else min(max(said, oldest), now)
         sightings.put("used", key, stamp, clamped)
@@ -216,13 +216,6 @@ def _toleration(wire: WireToleration) -> Toleration:
 
 def _median(seconds: list[int]) -> float | None:
     return float(sorted(seconds)[len(seconds) // 2]) if seconds else None
-
-
-def _moment(stamp: str | None) -> float | None:
-    try:
-        return moment_of(stamp) if stamp else None
-    except ValueError:
-        return None
 
 
 def priced_of(prices: Mapping[str, Priced], model: ModelObject) -> Priced:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from berth.api.meta import ANNOTATION_KILL, moment_of
+from berth.api.meta import ANNOTATION_KILL, moment_or_none
 from berth.api.runner import Claim as WireClaim
 from berth.api.runner import DrainOrder, MemoryUse
 from berth.api.runner import Runner as RunnerObject
@@ -41,7 +41,7 @@ class Entry:
     def model_key(self) -> str:
         """``namespace/name`` of its Model; of a pod alone as far as its label tells."""
         if self.runner is not None:
-            return f"{self.runner.metadata.namespace}/{self.runner.spec.model_ref.name}"
+            return self.runner.model_key
         assert self.pod is not None
         return f"{self.pod.namespace}/{self.pod.model}"
 
@@ -175,9 +175,9 @@ def _from_runner(entry: Entry, runner: RunnerObject, sightings: Sightings, now: 
         stage=entry.stage,
         ordinal=spec.ordinal,
         attempt=spec.attempt,
-        created=_moment(runner.metadata.creation_timestamp) or now,
+        created=moment_or_none(runner.metadata.creation_timestamp) or now,
         # Its status is written at the end of the pass that first sees it up.
-        up_since=_moment(status.up_since) or (now if entry.stage is Stage.UP else None),
+        up_since=moment_or_none(status.up_since) or (now if entry.stage is Stage.UP else None),
         busy=agent.health.busy if agent and agent.health else 0,
         quiet_since=_quiet_since(runner, sightings, now),
         measured=_measured(agent.memory) if agent and agent.memory and pod else (),
@@ -224,7 +224,7 @@ def _admitted_until(runner: RunnerObject, sightings: Sightings, now: float) -> f
     if admission.pass_id != runner.spec.pass_id:
         return None
     seen = sightings.since("admission", runner.metadata.uid, (admission.pass_id, admission.at), now)
-    at, until = _moment(admission.at), _moment(admission.expires_at)
+    at, until = moment_or_none(admission.at), moment_or_none(admission.expires_at)
     return seen + max(0.0, until - at) if at is not None and until is not None else None
 
 
@@ -259,11 +259,11 @@ def _measured(memory: MemoryUse) -> tuple[tuple[str, Bytes], ...]:
 def _drain(order: DrainOrder | None) -> Drain | None:
     if order is None:
         return None
-    since = _moment(order.since) or 0.0
+    since = moment_or_none(order.since) or 0.0
     return Drain(
         reason=_reason(order.reason) or Reason.MAKE_ROOM,
         since=since,
-        deadline=_moment(order.deadline) or since,
+        deadline=moment_or_none(order.deadline) or since,
         newcomer=order.newcomer,
     )
 
@@ -271,12 +271,5 @@ def _drain(order: DrainOrder | None) -> Drain | None:
 def _reason(text: str | None) -> Reason | None:
     try:
         return Reason(text) if text else None
-    except ValueError:
-        return None
-
-
-def _moment(stamp: str | None) -> float | None:
-    try:
-        return moment_of(stamp) if stamp else None
     except ValueError:
         return None

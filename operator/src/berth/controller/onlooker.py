@@ -8,7 +8,7 @@ stand and the watches as healthy; everything else is the controller's own code.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from berth.api.meta import ANNOTATION_LOAD, Condition, Resource, moment_of
+from berth.api.meta import ANNOTATION_LOAD, Condition, Resource, moment_or_none
 from berth.api.model import FactsStatus, Model
 from berth.api.profile import Profile
 from berth.api.residency import Residency
@@ -138,7 +138,7 @@ def look(store: Store, terms: Terms, read: Read) -> Sight:
     remembered = Remembered(History())
     for key, demand in store.demands.items():
         for entry in demand.status.waiting:
-            began = min(_moment(entry.since) or now, now)
+            began = min(moment_or_none(entry.since) or now, now)
             name = (key, entry.gateway)
             remembered.sightings.put("waiting-since", name, entry.since, began)
     return Sight(observe(store, remembered, replace(frame, prices=prices), now).state, prices)
@@ -148,7 +148,7 @@ def wanted(store: Store) -> frozenset[str]:
     """Keys of the Models whose needs decide something: loaded, waited for, or to be loaded."""
     if any(residency.spec.autoload for residency in store.residencies):
         return frozenset(key for key, _ in store.models.items())
-    found = {f"{r.metadata.namespace}/{r.spec.model_ref.name}" for r in store.runners}
+    found = {r.model_key for r in store.runners}
     found |= {key for key, demand in store.demands.items() if demand.status.waiting}
     found |= {key for key, model in store.models.items() if _is_to_be_loaded(model)}
     return frozenset(found)
@@ -259,10 +259,3 @@ def _reason(said: Condition) -> Reason:
         return Reason(said.reason)
     except ValueError:
         return Reason.NEEDS_UNKNOWN
-
-
-def _moment(stamp: str) -> float | None:
-    try:
-        return moment_of(stamp) if stamp else None
-    except ValueError:
-        return None

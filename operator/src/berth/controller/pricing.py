@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from berth.api.meta import seconds_of
@@ -21,7 +22,7 @@ from berth.manifests.pod import MODELS_PATH
 from berth.manifests.sessions import SESSIONS_PATH
 from berth.planner.state import Need
 from berth.reasons import Reason
-from berth.runtimes.base import Adapter, Job, Launch, Ranks, Runtime, Way
+from berth.runtimes.base import Adapter, Finding, Job, Launch, Ranks, Runtime, Way
 from berth.runtimes.checks import runs_own_code
 from berth.runtimes.registry import BUILT_IN, registry
 from berth.runtimes.template import field_values
@@ -173,9 +174,8 @@ class _Bench:
     def offers(self) -> list[_Offer]:
         """Every way on every hardware of the runtime, best first."""
         try:
-            jobs = [self._job(hardware) for hardware in self.engine.traits.hardware]
-            self._refuse(jobs)
-            found = [self._offer(job, way) for job in jobs for way in self.engine.ways(job)]
+            self._refuse()
+            found = [self._offer(job, way) for job in self._jobs for way in self.engine.ways(job)]
         except ValueError as err:
             raise Unpriceable(Reason.BAD_FLAGS, str(err)) from err
         refused = next((o.way.estimate.refusals for o in found if o.way.estimate.refusals), ())
@@ -196,24 +196,32 @@ class _Bench:
 
     def warnings(self) -> tuple[str, ...]:
         """What does not stop a launch and should be known."""
-        job = self._job(self.engine.traits.hardware[0])
-        return tuple(finding.text for finding in self.engine.check(job))
+        return tuple(finding.text for finding in self._findings)
 
-    def _refuse(self, jobs: Sequence[Job]) -> None:
-        errors = [f.text for f in self.engine.check(jobs[0]) if f.level == "error"]
+    @cached_property
+    def _jobs(self) -> list[Job]:
+        return [self._job(hardware) for hardware in self.engine.traits.hardware]
+
+    @cached_property
+    def _findings(self) -> Sequence[Finding]:
+        return self.engine.check(self._jobs[0])
+
+    def _refuse(self) -> None:
+        errors = [f.text for f in self._findings if f.level == "error"]
         if errors:
             raise Unpriceable(Reason.BAD_FLAGS, "; ".join(errors)[:900])
 
     def _job(self, hardware: str) -> Job:
         facts = self.facts
         layers = base_layers(self.engine.traits, hardware, self._context())
-        fields = settle([*layers, layer_of("asked", self.fields)]).fields
+        asked = layer_of("asked", self.fields)
+        fields = settle([*layers, asked]).fields
         return Job(
             facts=facts[WEIGHTS],
             fields=fields,
             hardware=hardware,
             name=self.model.served_id,
-            asked=frozenset(layer_of("asked", self.fields).values),
+            asked=frozenset(asked.values),
             ranks=ranks_of(fields),
             projector=facts.get("projector"),
             adapters=tuple(f for n, f in sorted(facts.items()) if n.startswith("adapter-")),

@@ -6,7 +6,7 @@ All of it is in the Models' statuses, from which a new leader takes it over; ``p
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from berth.api.meta import moment_of, timestamp
+from berth.api.meta import moment_or_none, timestamp
 from berth.api.model import LastGood, Model, ModelStatus, Trial
 from berth.api.runner import RunnerSpec
 from berth.controller.last_good import in_place_of, priced_of_record, record_of
@@ -119,7 +119,7 @@ class Rollouts:
             started=bool(trial.started),
             failed=_reason(trial.reason),
             message=trial.message or "",
-            failed_at=_moment(trial.failed_at),
+            failed_at=moment_or_none(trial.failed_at) or 0.0,
         )
 
     def _keep(self, key: str, settings: str, specs: Iterable[RunnerSpec], now: float) -> None:
@@ -175,10 +175,3 @@ def _reason(text: str | None) -> Reason | None:
     except ValueError:
         # Of a later release: that it failed is what counts.
         return Reason.CRASHED
-
-
-def _moment(stamp: str | None) -> float:
-    try:
-        return moment_of(stamp) if stamp else 0.0
-    except ValueError:
-        return 0.0

@@ -2,7 +2,8 @@
 
 import logging
 
-from berth.controller.apply import RUNNERS, Hands, write_runner
+from berth.controller.apply import Hands, write_runner
+from berth.controller.removal import RUNNERS, delete_runner
 from berth.controller.views import PodView
 from berth.kube.client import ApiError
 from berth.kube.refs import PODS
@@ -22,10 +23,8 @@ async def sweep(hands: Hands) -> int:
     for runner in list(store.runners):
         if runner.spec.model_ref.uid in models:
             continue
-        meta = runner.metadata
         log.info("runner %s: its model is gone, it is deleted", runner.key)
-        await hands.kube.delete(RUNNERS, meta.name, meta.namespace, uid=meta.uid)
-        store.runners.drop(runner.key, meta.uid)
+        await delete_runner(hands.kube, store, runner)
         swept += 1
     return swept + await sweep_pods(hands)
 

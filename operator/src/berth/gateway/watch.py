@@ -79,7 +79,7 @@ def route_of(runner: Runner) -> Route | None:
         return None
     return Route(
         uid=runner.metadata.uid,
-        model_key=f"{runner.metadata.namespace}/{runner.spec.model_ref.name}",
+        model_key=runner.model_key,
         host=host.strip("[]"),
         port=int(port),
         parallel=runner.spec.parallel,
