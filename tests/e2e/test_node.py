@@ -185,16 +185,20 @@ class TestSessions:
 
 @pytest.fixture
 def copied(berth: Installed) -> Iterator[str]:
-    """A model whose weights stay in the node's memory, on a node with a budget for it."""
-    plane = berth.cluster.plane
-    policy = berth.get("residency", "everywhere")
-    spec = {**policy["spec"], "hostWeights": {"budget": "1Gi"}}
-    plane.apply({**BASE, "kind": "Residency", "metadata": {"name": "everywhere"}, "spec": spec})
+    """A model, and afterwards neither it nor a copy of its weights."""
     yield berth.model("copied")
     berth.delete("copied")
-    spec["hostWeights"] = {"budget": "0"}
-    plane.apply({**BASE, "kind": "Residency", "metadata": {"name": "everywhere"}, "spec": spec})
+    give_budget(berth, "0")
     berth.wait("no copy is left", lambda: not holders(berth), 90)
+
+
+def give_budget(berth: Installed, size: str) -> None:
+    """So much host memory for copies of weights on every node."""
+    policy = berth.get("residency", "everywhere")
+    spec = {**policy["spec"], "hostWeights": {"budget": size}}
+    berth.cluster.plane.apply(
+        {**BASE, "kind": "Residency", "metadata": {"name": "everywhere"}, "spec": spec}
+    )
 
 
 BASE = {"apiVersion": "berth.dev/v1alpha1"}
@@ -217,7 +221,12 @@ class TestCopies:
         assert (await berth.ask(copied)).status_code == 200
         alone = berth.every("runners")[0]["spec"]["claim"]
         size = int(alone["hostFilePages"])
+        # Not before: others have loaded this file here, and its copy would be made at once.
+        give_budget(berth, "1Gi")
         berth.kubectl("annotate", "model", copied, "berth.dev/unload-requested=1")
+        await asyncio.to_thread(
+            berth.wait, "it is unloaded", lambda: not berth.runner_pods(copied), 120
+        )
         await asyncio.to_thread(
             berth.wait, "the controller sees the copy", lambda: figure(berth, "copy_bytes"), 120
         )
